@@ -14,7 +14,7 @@ _TCP = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>\*|[0-9A-Za-z]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Address of a lane over tcp."""
+    """Address of a trainer over tcp."""
 
     host: str
     """Host without brackets; `*` for every interface."""
@@ -52,6 +52,6 @@ def require_keys(keys: Path | None, endpoint: Endpoint, setting: str) -> Path:
             else "copy `for-trainer` of the fetcher's keys here, then --keys for-trainer"
         )
         raise BadInputError(
-            f"{setting} = {endpoint.url}: a lane over tcp needs keys: {side} (see docs/how-to/remote-trainer.md)"
+            f"{setting} = {endpoint.url}: a trainer over tcp needs keys: {side} (see docs/how-to/remote-trainer.md)"
         )
     return keys

@@ -1,4 +1,4 @@
-"""Dispatcher's transport of lanes over tcp: a trainer on another machine gets units as zero-copy frames.
+"""Dispatcher's transport of units over tcp: a trainer on another machine gets units as zero-copy frames.
 
 Admission: any holder of a certificate in the key folder (CURVE; the folder is read at each handshake), on loopback
 too: every user of a host can reach that. Only a trainer's messages are accepted: a decoder needs the arena. gate.py

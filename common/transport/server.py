@@ -1,4 +1,4 @@
-"""Dispatcher's transport: lifelines and the control socket of local peers, and lanes over tcp if enabled."""
+"""Dispatcher's transport: lifelines and the control socket of local peers, and trainers over tcp if enabled."""
 
 from __future__ import annotations
 

@@ -308,7 +308,9 @@ class FetcherService:
             return  # the start is the trainer's cursor
         self._planner.stage_more(self._current_block())
         self._plan_complete_blocks()
-        if self._planner.ahead.waits_for_eviction and self._dispatcher.starved:
+        # The plan is long where no checkpoint was made for so many units.
+        no_room = self._planner.ahead.waits_for_eviction or self._dispatcher.plan_is_long
+        if no_room and self._dispatcher.starved:
             self._ask_for_commit()
 
     def _current_block(self) -> int:

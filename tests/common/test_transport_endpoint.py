@@ -56,6 +56,6 @@ def test_what_is_no_address_is_named(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1", "tcp://*:1", "tcp://lo:1"])
 def test_every_address_needs_keys(text: str) -> None:
-    with pytest.raises(BadInputError, match="a lane over tcp needs keys"):
+    with pytest.raises(BadInputError, match="a trainer over tcp needs keys"):
         require_keys(None, parse(text), "transport.listen")
     assert require_keys(Path("keys"), parse(text), "transport.listen") == Path("keys")

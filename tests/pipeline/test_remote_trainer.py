@@ -116,7 +116,7 @@ def test_a_fetcher_without_keys_does_not_listen(processes: Processes, command: l
     *inputs_and_settings, _, _ = command
     exit_code, output = processes.run("fetcher", *inputs_and_settings, *settings(f"transport.listen={address}"))
     assert exit_code == 2
-    assert "a lane over tcp needs keys: `icestream keys keys`" in output.splitlines()[-1]
+    assert "a trainer over tcp needs keys: `icestream keys keys`" in output.splitlines()[-1]
     assert "Traceback" not in output
 
 
@@ -124,5 +124,5 @@ def test_a_fetcher_without_keys_does_not_listen(processes: Processes, command: l
 def test_a_trainer_without_keys_does_not_connect(processes: Processes, address: str) -> None:
     exit_code, output = processes.run("trainer", "--connect", address)
     assert exit_code == 2
-    assert "a lane over tcp needs keys: copy `for-trainer`" in output.splitlines()[-1]
+    assert "a trainer over tcp needs keys: copy `for-trainer`" in output.splitlines()[-1]
     assert "Traceback" not in output

@@ -84,6 +84,8 @@ class PlanSummary(_Frozen):
     """Row groups too large for one slot, and so cut into spans."""
     spans: int
     batch_events: int
+    shard_events: list[int] = []
+    """Events of each shard, in order; empty without shards."""
     mixing_in_block: float | None
     """Ratio chi²/dof of the file id over microbatches, against a permutation of each block. None: nothing to mix."""
     mixing_over_epoch: float | None
@@ -132,6 +134,7 @@ def summarise(
         row_groups_cut=sum(bool(group.spans) for group in groups),
         spans=sum(len(group.spans) for group in groups),
         batch_events=stream.batch_events,
+        shard_events=_shard_events(lines, stream.shards),
         mixing_in_block=in_block.per_dof,
         mixing_over_epoch=_mixing(units, stream).per_dof if len(blocks) == num_blocks else None,
         quarantined=[BadFile(reason=file.reason, events=file.bad_rows) for file in staged if file.footer is None],
@@ -166,6 +169,8 @@ def summary_lines(summary: PlanSummary) -> list[str]:
         f"oversize      {cut}",
         f"mixing        {_mixing_text(s)}",
     ]
+    if s.shard_events:
+        lines += _shard_lines(s)
     if max(s.mixing_in_block or 0.0, s.mixing_over_epoch or 0.0) >= _POORLY_MIXED:
         lines += [f"              {line}" for line in _advice(s)]
     return [*lines, *_quarantined_lines(s)]
@@ -194,6 +199,30 @@ def _line(unit: Unit, first_k: int, capacity: SlotCapacity) -> UnitLine:
         parts=len(unit.parts),
         files=sorted({part.file for part in unit.parts}),
     )
+
+
+def _shard_events(lines: Sequence[UnitLine], shards: int) -> list[int]:
+    if shards == 1:
+        return []
+    return [sum(line.events for line in lines if line.block % shards == shard) for shard in range(shards)]
+
+
+def _shard_lines(s: PlanSummary) -> list[str]:
+    """Events of the shards. Each step takes as many of one as of another: where one ends first, steps get smaller."""
+    lines = ["shards        events " + ", ".join(f"{events:,}" for events in s.shard_events)]
+    largest = max(s.shard_events)
+    empty = [str(number) for number, events in enumerate(s.shard_events) if not events]
+    if empty and s.blocks_planned == s.blocks:
+        lines.append(
+            f"              ERROR: nothing for shard {', '.join(empty)}: set stream.shards to at most the"
+            f" {s.blocks:,} blocks of an epoch, or a smaller stream.block_files"
+        )
+    elif not empty and largest > 1.1 * min(s.shard_events):
+        lines.append(
+            f"              WARNING: they differ by {largest / min(s.shard_events) - 1:.0%}: the last steps have events"
+            " of some shards only; a smaller stream.block_files evens them out"
+        )
+    return lines
 
 
 def _mixing(units: Sequence[Unit], stream: StreamConfig) -> ChiSquare:

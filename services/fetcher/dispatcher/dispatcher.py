@@ -30,7 +30,7 @@ from services.fetcher.dispatcher.unit_table import HeldUnit, State, UnitTable
 logger = logging.getLogger(__name__)
 
 _MOST_PLANNED = 1 << 16
-"""Most planned units, which take 1 kB each: trainers that are further apart don't come from one checkpoint."""
+"""Most planned units, which take 1 kB each: a checkpoint is asked for before there are more."""
 
 
 class Dispatcher:
