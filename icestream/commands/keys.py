@@ -19,7 +19,7 @@ Examples:
     "--client", "clients", multiple=True, default=("trainer",), show_default=True, help="A trainer's name. Repeatable."
 )
 def keys(folder: Path, clients: tuple[str, ...]) -> None:
-    """Make the certificates for mutual authentication of the fetcher and a trainer on another machine: a trainer over tcp
+    """Make the certificates for mutual authentication of the fetcher and a trainer on another machine: one over tcp
 
     always needs them, on loopback too.
     DIR gets the fetcher's key pair, and for each client a folder DIR/for-NAME to be copied to the trainer's machine.

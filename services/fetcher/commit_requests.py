@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from common import messages as m
@@ -28,14 +29,16 @@ class CommitRequests:
         self._useless = 0
         self._next_s = 0.0
 
-    def due(self, now_s: float, trainers: Sequence[str], *, at_work: bool) -> Sequence[str]:
+    def due(self, now_s: float, trainers: Sequence[str], *, at_work: bool, missing_bytes: int = 0) -> Sequence[str]:
         """Trainers to ask for a checkpoint now, while used but uncommitted files fill the disk.
 
-        ``at_work``: some have units in hand. Raises BadInputError if the newest checkpoints did not help.
+        ``at_work``: some have units in hand. ``missing_bytes``: for the next block beside those on the disk.
+        Raises BadInputError if the newest checkpoints did not help.
         """
         if self._useless >= _USELESS_ANSWERS:
             raise BadInputError(
-                f"{self._budget} is too small: a batch needs more blocks than it holds; raise it, or lower"
+                f"{self._budget} is too small: a batch needs more blocks than it holds; raise it by"
+                f" {math.ceil(missing_bytes / 2**30 * 1000) / 1000:g} GiB or more, or lower"
                 " stream.block_files or stream.batch_events"
             )
         if self._asked or now_s < self._next_s:

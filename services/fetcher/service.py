@@ -330,7 +330,12 @@ class FetcherService:
 
     def _ask_for_commit(self) -> None:
         at_work = self._dispatcher.units.num(State.DELIVERED) > 0
-        for trainer in self._requests.due(time.monotonic(), self._dispatcher.trainers, at_work=at_work):
+        for trainer in self._requests.due(
+            time.monotonic(),
+            self._dispatcher.trainers,
+            at_work=at_work,
+            missing_bytes=self._planner.ahead.missing_bytes,
+        ):
             self._transport.send(trainer, m.CommitRequest())
 
     def _note_listed(self, progress: ListingProgress) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from runs import TINY_MODEL, Processes, settings
 
+from services.trainer.stream.audit import AUDIT_FILE
+
 DATA = Path(__file__).resolve().parent.parent / "data/reference"
 STREAM = (
     *TINY_MODEL,
@@ -40,17 +42,18 @@ class ReferenceRun:
         return DATA / f"{self.name}.audit.jsonl"
 
     def run(self, processes: Processes) -> list[str]:
-        """The audit of the run, carried out now."""
+        """The audit of the run, carried out now, of one shard after the other."""
         inputs = [argument for name in self.inputs for argument in ("-i", str(DATA / name))]
         processes.train(*inputs, *settings(*STREAM, *self.settings))
-        return processes.audit()
+        paths = sorted(processes.run_dir.rglob(AUDIT_FILE))
+        return [line for path in paths for line in path.read_text().splitlines()]
 
 
 PARQUET = ("bundles_0.parquet", "bundles_1.parquet")
 RUNS = (
     ReferenceRun("parquet", PARQUET),
     ReferenceRun("hdf5", ("bundles.h5",)),
-    ReferenceRun("two-lanes", PARQUET, ("stream.lanes=2",)),
+    ReferenceRun("two-shards", PARQUET, ("stream.shards=2", "stream.block_files=1")),
     ReferenceRun("outliers", PARQUET, ("stream.max_particles=100",)),
     ReferenceRun("epoch-and-a-half", PARQUET, ("epochs=2", "trainer.max_steps=25")),
     ReferenceRun("likelihood", PARQUET, ("trainer.model=likelihood",)),

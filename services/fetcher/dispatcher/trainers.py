@@ -76,8 +76,9 @@ class Trainers:
 
     @property
     def _end_k(self) -> int:
-        """Unit from which on none may be delivered now."""
-        return min(one.oldest_k for one in self.all) + self.most_held
+        """Unit from which on none may be delivered now. A place without a trainer holds nobody back: its next one may
+        have the batch already, and wait for the others to train it."""
+        return min(one.oldest_k for one in self.all if one.peer is not None) + self.most_held
 
     @property
     def most_held(self) -> int:
@@ -94,7 +95,7 @@ class Trainers:
 
     def may_take(self, one: TrainerState) -> bool:
         """True if the trainer wants its next unit, and isn't too far ahead of the others."""
-        return one.want > 0 and one.deliver_k < self._end_k
+        return one.peer is not None and one.want > 0 and one.deliver_k < self._end_k
 
     def heads(self, planned: Container[int]) -> set[int]:
         """Units that trainers wait for, one of each at most, as far as they are planned."""

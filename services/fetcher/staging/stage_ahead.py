@@ -48,6 +48,8 @@ class StageAhead:
         """First block that take_block() has not returned."""
         self.out_of_budget = False
         """True if the next block was not begun because the files of earlier blocks fill the budget."""
+        self.missing_bytes = 0
+        """Bytes by which the budget is too small for that block beside the earlier ones."""
         self._sizes_bytes = sizes_bytes
         self._budget_bytes = budget_bytes
         self._budget = budget
@@ -133,6 +135,7 @@ class StageAhead:
                         "stream.block_files"
                     )
                 self.out_of_budget = True
+                self.missing_bytes = self._bytes_held - room_bytes + new_bytes - self._budget_bytes
                 break
             for file in files:
                 if not self._is_held(file):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from common.config import MOST_TRAINERS, StreamConfig
@@ -60,11 +60,11 @@ class Dealing:
         """True if the batch is complete."""
         return self.num_events >= self._most_events
 
-    def deal(self, counts: Sequence[tuple[int, int]]) -> list[int]:
+    def deal(self, counts: Iterable[Sequence[int]]) -> list[int]:
         """Ranks of the next microbatches, given the events and particles of each, as many as fit the batch; the first
         rank of several with equal work."""
         ranks = []
-        for num_events, num_particles in counts:
+        for num_events, num_particles, *_ in counts:
             if self.is_full:
                 break
             ranks.append(self._work.index(min(self._work)))

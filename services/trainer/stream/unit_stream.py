@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +126,7 @@ class _Reading:
         Advances the link's position."""
         link = self._link
         number = link.dealing.num_dealt
-        ranks = link.dealing.deal([(cost[0], cost[1]) for cost in self._costs[first:]])
+        ranks = link.dealing.deal(islice(self._costs, first, None))
         end = first + len(ranks)
         costs = self._costs[first:end]
         runs = runs_of(link.share.rank, ranks, costs, self._most)

@@ -115,3 +115,22 @@ def test_a_block_without_events_has_nothing_to_mix() -> None:
     summary = summary_of([staged(0)])
     assert (summary.units, summary.events) == (1, 0)
     assert "nothing to mix" in "\n".join(summary_lines(summary))
+
+
+def test_the_plan_shows_what_each_shard_gets_and_warns_where_they_differ() -> None:
+    stream = STREAM.model_copy(update={"shards": 2, "block_files": 1})
+    files = [staged(file, *[RowGroup(100, 300)] * (2 if file % 2 else 1)) for file in range(6)]
+    summary = summary_of(files, stream)
+    assert summary.shard_events == [300, 600]
+    text = "\n".join(summary_lines(summary))
+    assert "events 300, 600" in text
+    assert "WARNING: they differ by 100%" in text
+    even = "\n".join(summary_lines(summary_of(files[1::2] + files[1::2], stream)))
+    assert "events 600, 600" in even
+    assert "WARNING" not in even
+
+
+def test_the_plan_names_a_shard_that_gets_nothing() -> None:
+    stream = STREAM.model_copy(update={"shards": 3, "block_files": 4})
+    text = "\n".join(summary_lines(summary_of(WHOLE, stream)))
+    assert "ERROR: nothing for shard 2: set stream.shards to at most the 2 blocks of an epoch" in text
