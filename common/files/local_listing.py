@@ -2,8 +2,7 @@
 
 Unlike pathlib and glob, a directory that can't be listed is an error and never "nothing there", and an entry named
 like a data file that is none (a pipe, a link to nothing, a directory without data) is listed too: staging reports it.
-Names that begin with "." or "_" are left out of directories and globs, as in pyarrow.dataset, Hive and Spark: other
-programs write unfinished files and their own notes under such names. A glob that spells the character matches them.
+Names that begin with "." or "_" are left out (`common/hidden_names.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from pathlib import Path
 
 from common.errors import TransientError
 from common.files.suffixes import SUFFIXES
+from common.hidden_names import HIDDEN
 from common.input_errors import GONE, OF_THE_PATH, REFUSED
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """Directory without data that only root may list."""
-
-
-HIDDEN = (".", "_")
-"""First characters of names that are no inputs unless they are spelled."""
 
 
 def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
