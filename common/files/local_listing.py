@@ -17,7 +17,7 @@ from pathlib import Path
 from common.errors import TransientError
 from common.files.suffixes import SUFFIXES
 from common.hidden_names import HIDDEN
-from common.input_errors import GONE, OF_THE_PATH, REFUSED
+from common.input_errors import GONE, OF_THE_PATH, REFUSED, reason_of
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """Directory without data that only root may list."""
@@ -30,7 +30,7 @@ def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | N
     except OSError as error:
         if error.errno in GONE | OF_THE_PATH:
             return None
-        raise TransientError(f"{path}: {error.strerror}") from None
+        raise TransientError(f"{path}: {reason_of(error.errno)}") from None
 
 
 def files_below(folder: Path, hidden: list[Path] | None = None) -> Iterator[Path]:
@@ -134,7 +134,7 @@ def _is_own_folder(entry: os.DirEntry[str]) -> bool:
     except OSError as error:
         if error.errno in GONE | OF_THE_PATH:
             return False
-        raise TransientError(f"{entry.path}: {error.strerror}") from None
+        raise TransientError(f"{entry.path}: {reason_of(error.errno)}") from None
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -146,4 +146,4 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return []
         if error.errno in REFUSED and folder.name == _OF_THE_FILE_SYSTEM:
             return []
-        raise TransientError(f"{folder}: can't be listed: {error.strerror}") from None
+        raise TransientError(f"{folder}: can't be listed: {reason_of(error.errno)}") from None

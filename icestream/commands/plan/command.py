@@ -28,6 +28,7 @@ from common.plan_hash import plan_hash
 from common.slow_progress import SlowProgress
 from icestream.commands.plan.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
 from icestream.reading.workload import load_run_config
+from services.config.open_files import require_open_files
 from services.config.root import Config
 from services.fetcher.inventory.done import listed
 from services.fetcher.inventory.ranges import InputRange, make_ranges
@@ -96,6 +97,7 @@ def _plan_first(
     if first.done is not None:
         click.echo(found.line(first.done), err=True)
     if num_blocks is None and any(local_path(file.url) is None for file in inventory):
+        require_open_files(config)
         num_blocks = 1
         click.echo("remote files: planning the first block only, see --blocks", err=True)
     return preview(config, inventory, remotes, epoch=epoch, num_blocks=num_blocks)
