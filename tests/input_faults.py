@@ -48,7 +48,8 @@ class Faults:
         real_fdopen = os.fdopen
         monkeypatch.setattr(io, "open", opens)
         monkeypatch.setattr(os, "fdopen", lambda fd, mode: self._file(fd) if self._armed else real_fdopen(fd, mode))
-        real_parquet, real_h5, real_space = ArrowFile.__init__, h5py.File, h5py.h5s.create_simple
+        real_parquet: Any = ArrowFile.__init__
+        real_h5, real_space = h5py.File, h5py.h5s.create_simple
 
         def parquet(made: ArrowFile, source: Any, *, memory_map: bool = False, **options: Any) -> None:
             if not self._armed:
