@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from services.config.root import Config
 from services.fetcher.inventory.done import listed
 from services.fetcher.inventory.ranges import InputRange, make_ranges
 from services.fetcher.staging.cache import Cache
+from services.fetcher.staging.inspection import Inspection
 from services.fetcher.staging.stage import NotStaged, Stage
 
 _TICK_S = 0.5
@@ -112,8 +114,11 @@ def preview(
     order = Blocks(len(inventory), stream, config.seed, epochs=0)
     first = epoch * order.per_epoch
     blocks = range(first, first + min(num_blocks or order.per_epoch, order.per_epoch))
-    with tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder:
-        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch)
+    with (
+        tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder,
+        closing(Inspection(config.workload, config.source, stream)) as inspection,
+    ):
+        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch, inspection)
         staged = _stage_all([f for b in blocks for f in order.files(b)], inventory, stage, config.fetcher.transfers)
     bad = [file for file in staged.values() if file.footer is None]
     if len(bad) == len(staged):
