@@ -52,7 +52,12 @@ def raise_if_machine(error: BaseException, path: str | os.PathLike[str]) -> None
     number = machine_errno(error)
     if number:
         path = os.fspath(path)
-        raise MachineError(f"{path}: {os.strerror(number)}", number, path) from error
+        raise MachineError(f"{path}: {reason_of(number)}", number, path) from error
+
+
+def reason_of(number: int | None) -> str:
+    """Text of an errno, with what to do where the machine's answer doesn't tell."""
+    return os.strerror(number or 0) + (" (raise the limit: ulimit -n)" if number == errno.EMFILE else "")
 
 
 def one_line(error: BaseException) -> str:

@@ -48,10 +48,14 @@ class StopFlag:
 def end_with_parent(number: signal.Signals) -> None:
     """Let the kernel send ``number`` to this process when the parent dies; no effect without a parent set."""
     parent = os.environ.get(PARENT_VARIABLE)
-    if parent is None:
-        return
+    if parent is not None:
+        end_with(int(parent), number)
+
+
+def end_with(parent: int, number: signal.Signals) -> None:
+    """Let the kernel send ``number`` to this process when the process ``parent``, which started it, dies."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the call
+    if os.getppid() != parent:  # it died before the call
         os.kill(os.getpid(), number)
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import h5py
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from common import own_memory
+from common.files.parquet.arrow_file import ArrowFile
 
 ERRNOS = tuple(sorted(errno.errorcode))
 FEW = (errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES, errno.ENOENT, errno.EINVAL)
@@ -48,13 +48,14 @@ class Faults:
         real_fdopen = os.fdopen
         monkeypatch.setattr(io, "open", opens)
         monkeypatch.setattr(os, "fdopen", lambda fd, mode: self._file(fd) if self._armed else real_fdopen(fd, mode))
-        real_parquet, real_h5, real_space = pq.ParquetFile, h5py.File, h5py.h5s.create_simple
+        real_parquet: Any = ArrowFile.__init__
+        real_h5, real_space = h5py.File, h5py.h5s.create_simple
 
-        def parquet(source: Any, *, memory_map: bool = False, **options: Any) -> Any:
+        def parquet(made: ArrowFile, source: Any, *, memory_map: bool = False, **options: Any) -> None:
             if not self._armed:
-                return real_parquet(source, memory_map=memory_map, **options)
+                return real_parquet(made, source, memory_map=memory_map, **options)
             self.touch("arrow open", source)
-            return real_parquet(pa.PythonFile(self._file(source, "arrow read"), "r"), **options)
+            return real_parquet(made, pa.PythonFile(self._file(source, "arrow read"), "r"), **options)
 
         def hdf5(path: Any, *arguments: Any, **options: Any) -> Any:
             self.touch("hdf5 open", path)
@@ -70,7 +71,7 @@ class Faults:
 
         # A machine without memory has none for the question whose fault that is, either.
         monkeypatch.setattr(own_memory.mmap, "mmap", self._no_memory)
-        monkeypatch.setattr(pq, "ParquetFile", parquet)
+        monkeypatch.setattr(ArrowFile, "__init__", parquet)
         monkeypatch.setattr(h5py, "File", hdf5)
         monkeypatch.setattr(h5py.h5s, "create_simple", space)
 

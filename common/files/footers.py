@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet as pq
 
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.bad_file import BadFileError, check_largest
 from common.files.file_kind import file_kind
+from common.files.parquet.arrow_file import ArrowFile
 from common.files.parquet.columns import inside, read_names, schema_problem
 from common.files.parquet.footer import DamagedFooter, NoFooter, parse_footer
 from common.files.parquet.footer_claims import check_claims
@@ -63,7 +63,7 @@ def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capac
     try:
         footer = parse_footer(path)
         # A buffer: else Arrow reads a column of a row group at once.
-        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+        with ArrowFile(path, buffer_size=_BUFFER_BYTES) as file:
             known = with_made_ids(workload)
             problem = schema_problem(file.schema_arrow, known)
             if problem:
@@ -112,7 +112,7 @@ def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capac
 
 
 def _count(
-    file: pq.ParquetFile, index: int, group: RowGroup, sources: Sequence[SourceColumn], names: Mapping[str, str]
+    file: ArrowFile, index: int, group: RowGroup, sources: Sequence[SourceColumn], names: Mapping[str, str]
 ) -> npt.NDArray[np.integer]:
     """Particles of each row, counted a batch at a time: the footer has only their sum over the row group."""
     rows = max(min(_SCAN_PARTICLES * group.rows // max(group.particles, 1), _SCAN_ROWS), 1)
@@ -125,7 +125,7 @@ def _count(
 
 
 def _counts(
-    file: pq.ParquetFile,
+    file: ArrowFile,
     index: int,
     rows: int,
     sources: Sequence[SourceColumn],

@@ -13,6 +13,7 @@ from typing import Any
 
 import fsspec
 
+from common import hidden_names
 from common.errors import BadInputError
 from common.extras import missing_extra
 from common.files.local_listing import each_match, files_below, status_of
@@ -22,9 +23,9 @@ from common.files.transfer import is_gone
 from common.pelican.answers import MAX_SIZE_BYTES, number
 from common.pelican.checksums import is_checksum
 from common.pelican.errors import NotFoundError
+from common.pelican.glob_walk import GlobWalk
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
-from common.redact import shown
 from common.user_path import check_path, user_path
 
 logger = logging.getLogger(__name__)
@@ -190,10 +191,7 @@ def _expand_local(text: str, identities: dict[str, Identity]) -> list[SourceFile
     hidden: list[Path] = []
     found = sorted(_local_files(text, hidden))
     if hidden:
-        names = f'{len(hidden)} with a name that begins with "." or "_"'
-        logger.warning(
-            "%s: left out %s, the first is %s; name a file by itself to read it", text, names, shown(str(hidden[0]))
-        )
+        logger.warning("%s", hidden_names.told(text, list(map(str, hidden))))
     if not found:
         raise _nothing_found(text)
     files = [_local_file(file, identities) for file in found]  # first: the machine may fail here
@@ -211,11 +209,14 @@ def _local_file(path: Path, identities: dict[str, Identity]) -> SourceFile:
 
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:
+    walk: GlobWalk | None = None
     try:
         fs, path = fsspec.core.url_to_fs(url)
         if glob.has_magic(_without_query(path)):
+            walk = GlobWalk(_without_query(path))
             infos = list(fs.glob(path, detail=True).values())
         elif not _without_query(path).endswith(SUFFIXES) and fs.isdir(path):  # isdir would download a file over HTTP
+            walk = GlobWalk(f"{_without_query(path).rstrip('/')}/**")
             infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIXES)]
         else:
             infos = [fs.info(path)]
@@ -229,10 +230,22 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise BadInputError(f"{url}: can't be listed: {reason}") from None
     files = [info for info in infos if info.get("type") != "directory"]
+    if walk is not None:
+        files = _without_hidden(url, files, walk)
     if not files:
         raise NothingFound(f"{url}: no file matches")
     for info in files:
         yield SourceFile(fs.unstrip_protocol(info["name"]), _size_bytes(url, info))
+
+
+def _without_hidden(url: str, files: list[dict[str, Any]], walk: GlobWalk) -> list[dict[str, Any]]:
+    """Return the files without those that fsspec matches and a local glob would not."""
+    hidden = {info["name"]: walk.hides(_without_query(info["name"])) for info in files}
+    if left_out := [
+        name for name, is_hidden in hidden.items() if is_hidden and _without_query(name).endswith(SUFFIXES)
+    ]:
+        logger.warning("%s", hidden_names.told(url, left_out))
+    return [info for info in files if not hidden[info["name"]]]
 
 
 def _without_query(path: str) -> str:

@@ -2,8 +2,7 @@
 
 Unlike pathlib and glob, a directory that can't be listed is an error and never "nothing there", and an entry named
 like a data file that is none (a pipe, a link to nothing, a directory without data) is listed too: staging reports it.
-Names that begin with "." or "_" are left out of directories and globs, as in pyarrow.dataset, Hive and Spark: other
-programs write unfinished files and their own notes under such names. A glob that spells the character matches them.
+Names that begin with "." or "_" are left out (`common/hidden_names.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from pathlib import Path
 
 from common.errors import TransientError
 from common.files.suffixes import SUFFIXES
-from common.input_errors import GONE, OF_THE_PATH, REFUSED
+from common.hidden_names import HIDDEN
+from common.input_errors import GONE, OF_THE_PATH, REFUSED, reason_of
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """Directory without data that only root may list."""
-
-
-HIDDEN = (".", "_")
-"""First characters of names that are no inputs unless they are spelled."""
 
 
 def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
@@ -34,7 +30,7 @@ def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | N
     except OSError as error:
         if error.errno in GONE | OF_THE_PATH:
             return None
-        raise TransientError(f"{path}: {error.strerror}") from None
+        raise TransientError(f"{path}: {reason_of(error.errno)}") from None
 
 
 def files_below(folder: Path, hidden: list[Path] | None = None) -> Iterator[Path]:
@@ -138,7 +134,7 @@ def _is_own_folder(entry: os.DirEntry[str]) -> bool:
     except OSError as error:
         if error.errno in GONE | OF_THE_PATH:
             return False
-        raise TransientError(f"{entry.path}: {error.strerror}") from None
+        raise TransientError(f"{entry.path}: {reason_of(error.errno)}") from None
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -150,4 +146,4 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return []
         if error.errno in REFUSED and folder.name == _OF_THE_FILE_SYSTEM:
             return []
-        raise TransientError(f"{folder}: can't be listed: {error.strerror}") from None
+        raise TransientError(f"{folder}: can't be listed: {reason_of(error.errno)}") from None

@@ -80,6 +80,8 @@ class Lease:
     lease: Count
     slot: Count
     unit: Unit
+    failures: Count = 0
+    """Times that the unit has failed: then the decoder tries its parts one at a time first."""
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from fnmatch import translate
 from functools import lru_cache
 
+from common.hidden_names import HIDDEN
+
 _ANY_DEPTH = "**"
 _MAGIC = re.compile(r"[*?[]")
 
@@ -25,7 +27,7 @@ def has_magic(text: str) -> bool:
 class GlobWalk:
     """Pattern such as `a/b/*/c?.parquet`: ``root`` is the part before its first wildcard.
 
-    `*`, `?` and `[…]` match inside a name, `**` any number of directories; none matches a leading dot.
+    `*`, `?` and `[…]` match inside a name, `**` any number of directories; none matches a leading dot or underscore.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -45,7 +47,24 @@ class GlobWalk:
         if last not in places:
             return False
         segment = self._segments[last]
-        return _matches(segment, name) if segment != _ANY_DEPTH else not name.startswith(".")
+        return _matches(segment, name) if segment != _ANY_DEPTH else not name.startswith(HIDDEN)
+
+    def leaves_out(self, places: Places, name: str) -> bool:
+        """True if ``name`` does not match for its first character alone."""
+        last = len(self._segments) - 1
+        if last not in places or not name.startswith(HIDDEN) or self.takes(places, name):
+            return False
+        return self._segments[last] == _ANY_DEPTH or _compiled(self._segments[last]).match(name) is not None
+
+    def hides(self, path: str) -> bool:
+        """True if a whole path, which another matcher has found, is left out for a hidden name below the root."""
+        *folders, name = path.strip("/").removeprefix(self.root.strip("/")).strip("/").split("/")
+        if not any(part.startswith(HIDDEN) for part in (*folders, name)):
+            return False
+        places = self.start
+        for folder in folders:
+            places = self.into(places, folder)
+        return not self.takes(places, name)
 
     def _after(self, places: Places, name: str) -> Places:
         following = set()
@@ -54,7 +73,7 @@ class GlobWalk:
                 continue  # this place ended with a `**`
             segment = self._segments[place]
             if segment == _ANY_DEPTH:
-                following |= {place} if not name.startswith(".") else set()
+                following |= {place} if not name.startswith(HIDDEN) else set()
             elif _matches(segment, name):
                 following.add(place + 1)
         return self._closed(following)
@@ -72,7 +91,7 @@ class GlobWalk:
 def _matches(segment: str, name: str) -> bool:
     if not has_magic(segment):
         return segment == name
-    if name.startswith(".") and not segment.startswith("."):
+    if name.startswith(HIDDEN) and segment[0] != name[0]:
         return False
     return _compiled(segment).match(name) is not None
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from common import hidden_names
 from common.pelican.client import Federation
 from common.pelican.errors import NotFoundError, UnavailableError
 from common.pelican.glob_walk import GlobWalk, Places, has_magic
 from common.pelican.url import PelicanUrl
 from common.pelican.webdav import Listing
+
+logger = logging.getLogger(__name__)
 
 _MAX_DEPTH = 64
 
@@ -33,15 +37,20 @@ async def expand(
 
     Raises NotFoundError if there is none, and a listing's errors: the result is complete or an error, never a part.
     """
+    hidden: list[str] = []
     if has_magic(path):
         walk = GlobWalk(path)
-        found = await _walk(federation, walk, walk.root, await federation.list_directory(walk.root), on_progress)
+        found = await _walk(
+            federation, walk, walk.root, await federation.list_directory(walk.root), on_progress, hidden
+        )
     else:
         listing = await federation.list_directory(path)
         if listing.itself is not None and not listing.itself.is_dir:
             return [(path, listing.itself.size_bytes)]
-        below = await _walk(federation, GlobWalk("**"), path, listing, on_progress)
+        below = await _walk(federation, GlobWalk("**"), path, listing, on_progress, hidden)
         found = [(name, size) for name, size in below if name.endswith(tuple(suffixes))]
+    if left_out := [name for name in hidden if name.endswith((*suffixes, "/"))]:
+        logger.warning("%s", hidden_names.told(str(PelicanUrl(federation.host, path)), left_out))
     if not found:
         looked_for = "no file matches" if has_magic(path) else f"no file with one of {' '.join(suffixes)} below it"
         raise NotFoundError(f"{PelicanUrl(federation.host, path)}: {looked_for}")
@@ -49,9 +58,12 @@ async def expand(
 
 
 async def _walk(
-    federation: Federation, walk: GlobWalk, root: str, listing: Listing, on_progress: OnProgress
+    federation: Federation, walk: GlobWalk, root: str, listing: Listing, on_progress: OnProgress, hidden: list[str]
 ) -> list[tuple[str, int]]:
-    """Path and size of every matching file, level by level, with several directories listed at a time."""
+    """Path and size of every matching file, level by level, with several directories listed at a time.
+
+    What is left out for its hidden name is appended to ``hidden``, a directory with a slash at its end.
+    """
     found: list[tuple[str, int]] = []
     num_directories = 0
     limit = asyncio.Semaphore(federation.config.list_concurrency)
@@ -69,11 +81,12 @@ async def _walk(
         for path, places, entries in level:
             num_directories += 1
             for entry in entries.entries:
-                if not entry.is_dir:
-                    if walk.takes(places, entry.name):
-                        found.append((f"{path}/{entry.name}", entry.size_bytes))
-                elif following := walk.into(places, entry.name):
+                if not entry.is_dir and walk.takes(places, entry.name):
+                    found.append((f"{path}/{entry.name}", entry.size_bytes))
+                elif entry.is_dir and (following := walk.into(places, entry.name)):
                     below.append((f"{path}/{entry.name}", following))
+                elif walk.leaves_out(places, entry.name):
+                    hidden.append(f"{path}/{entry.name}" + "/" * entry.is_dir)
         on_progress(ListingProgress(num_directories, len(found)))
         if not below:
             return found

@@ -10,6 +10,7 @@ import click
 from common.options import config_options, run_dir_option, shard_options
 from common.process import StopFlag, end_with_parent, start_logging
 from common.run_dir import own_files_only, shard_dir
+from services.config.open_files import require_open_files
 from services.config.root import Config, load_config
 from services.config.wait import wait_for_config
 from services.decoder.cores import limit_math_threads, pin_to_own_cores
@@ -32,6 +33,7 @@ def decoder(run_dir: Path, shard: int | None, on_machine: int, toml: Path | None
         return load_config(run_dir, toml=toml, assignments=assignments).of_shard(shard, on_machine)
 
     if config is not None:
+        require_open_files(config)
         config = config.of_shard(shard, on_machine)
         share_one_heap()
         limit_math_threads(config.decoder.threads)

@@ -23,6 +23,7 @@ from common.options import (
 from common.process import StopFlag, end_with_parent, start_logging
 from common.run_dir import INVENTORY_FOLDER, make_run_dir, shard_dir
 from icestream.reading.workload import load_run_config
+from services.config.open_files import require_open_files
 from services.config.root import store_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, DamagedLedger, damage_named, set_aside
 from services.fetcher.inventory.shared_folder import SharedFolder
@@ -64,6 +65,7 @@ def fetcher(
         logger.warning("%s", warning)
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    require_open_files(config)
     of_shard = config.of_shard(shard, on_machine)
     ledger = shard_dir(run_dir, of_shard.stream.shard) / LEDGER_FILE
     shared = SharedFolder()

@@ -17,6 +17,7 @@ from common.plan_hash import plan_hash
 from common.redact import shown
 from common.run_dir import CONFIG_FILE, NODE_FILE, RUN_ID_FILE
 from common.user_path import user_path
+from services.config.open_files import require_open_files
 from services.config.root import Config, load_config
 from services.fetcher.inventory.ranges import make_ranges
 from services.trainer.counting.checkpoint import read_position
@@ -32,6 +33,7 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
 
     ``lists_inputs``: the inputs are yet to be listed, and are checked, too.
     """
+    require_open_files(config)
     make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
     SlotCapacity(config.stored_workload(), config.stream)
     refuse_data_folder(run_dir, config)

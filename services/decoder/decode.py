@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,8 @@ _CHECKED_VALUES = 256
 """Values of a column, from the start of each file's rows, that are compared with their physical range: a file with
 swapped columns shows at once, and all values would cost more."""
 
+NO_PARTS: Mapping[Part, str] = MappingProxyType({})
+
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Sources = tuple[npt.NDArray[np.int32], Int64]
@@ -60,9 +63,14 @@ class Decode:
     publishing: Publishing = nullcontext
     """Context in which a file of outliers takes its name."""
 
-    def __call__(self, unit: Unit, slot: npt.NDArray[np.uint8], beat: Beat = lambda: None) -> tuple[Layout, Tally]:
-        """Fill the slot's arrays (not its header). Raises SlotMismatch if the unit does not fit."""
-        parts, pieces, bad = self._read(unit, beat)
+    def __call__(
+        self, unit: Unit, slot: npt.NDArray[np.uint8], beat: Beat = lambda: None, *, bad: Mapping[Part, str] = NO_PARTS
+    ) -> tuple[Layout, Tally]:
+        """Fill the slot's arrays (not its header). Raises SlotMismatch if the unit does not fit.
+
+        ``bad``: parts that are not to be read, with the reason.
+        """
+        parts, pieces, left_out = self._read(unit, beat, bad)
         counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
         is_outlier, is_empty, is_other = self._aside(pieces, counts)
         order = self._order(unit, is_outlier | is_empty | is_other, counts)
@@ -89,9 +97,9 @@ class Decode:
             rows_read=unit.rows,
             outliers=int(is_outlier.sum()),
             empty=int(is_empty.sum()),
-            quarantined=sum(one.rows for one in bad),
+            quarantined=sum(one.rows for one in left_out),
             particles_dropped=sum(piece.particles_dropped for piece in pieces),
-            bad=tuple(bad),
+            bad=tuple(left_out),
             held_out=int(is_other.sum()),
             outside_values=outside_values,
         )
@@ -102,20 +110,22 @@ class Decode:
         """Plan hash, in the outlier files' names."""
         return plan_hash(self.workload, self.stream, self.seed)
 
-    def _read(self, unit: Unit, beat: Beat) -> tuple[list[Part], list[RaggedRows], list[Quarantined]]:
-        """Good parts, their rows in one or more pieces, and the bad parts."""
-        of_unit = sorted(unit.parts, key=lambda part: part.file)  # parts of one file are read together
+    def _read(
+        self, unit: Unit, beat: Beat, known: Mapping[Part, str]
+    ) -> tuple[list[Part], list[RaggedRows], list[Quarantined]]:
+        """Good parts, their rows in one or more pieces, and the bad parts, those ``known`` among them."""
+        bad = [Quarantined(part.file, part.row_group, part.rows, shown(reason)) for part, reason in known.items()]
+        of_unit = sorted((part for part in unit.parts if part not in known), key=lambda part: part.file)
         if not of_unit:
-            return [], [], []
+            return [], [], bad
         try:
-            return of_unit, self._read_parts(of_unit, beat), []
+            return of_unit, self._read_parts(of_unit, beat), bad  # parts of one file are read together
         except (BadRowsError, MachineError, MemoryError) as error:  # find the part at fault
             if not isinstance(error, BadRowsError) and not _is_too_large(error):
                 raise
         free_heap()
         parts: list[Part] = []
         pieces: list[RaggedRows] = []
-        bad: list[Quarantined] = []
         for part in of_unit:
             try:
                 pieces += self._read_parts([part], beat)

@@ -27,7 +27,8 @@ from common.redact import shown
 from common.run_dir import shard_dir
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config.root import Config
-from services.decoder.decode import Decode
+from services.decoder.decode import NO_PARTS, Decode
+from services.decoder.trial import TrialEnded, parts_that_end_a_process
 
 logger = logging.getLogger(__name__)
 
@@ -130,9 +131,14 @@ def _fill(transport: PeerTransport, lease: m.Lease, decode: Decode) -> None:
     k = lease.unit.k
     transport.send(m.Decoding(k, lease.lease))
     slot = transport.arena.slot(lease.slot)
+
+    def beat() -> None:
+        transport.send(m.Beat())
+
     try:
-        layout, tally = decode(lease.unit, slot, beat=lambda: transport.send(m.Beat()))
-    except SlotMismatch as error:
+        bad = parts_that_end_a_process(lease.unit.parts, decode, beat) if lease.failures else NO_PARTS
+        layout, tally = decode(lease.unit, slot, beat, bad=bad)
+    except (SlotMismatch, TrialEnded) as error:
         transport.send(m.Failed(k, lease.lease, str(error)[:2000]))
         return
     write_header(slot, SlotHeader(transport.plan_hash, k, lease.lease, layout))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +211,35 @@ def test_an_unquoted_glob_is_told_apart_from_other_arguments(tmp_path: Path, dat
     for more in ([], [str(data / "c.parquet")]):  # the first of several is taken for a RUN
         result = CliRunner().invoke(doctor, ["-i", *names, *more])
         assert "Quote globs" in result.output
+
+
+@pytest.mark.process
+def test_too_few_open_files_end_a_run_at_its_start_with_the_limit_the_need_and_the_command(
+    tmp_path: Path, data: Path
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        check(tmp_path / "run", input=(str(data),), local__decoders=4)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (148, before[1]), "raised where that is allowed"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)); from icestream.cli import main; main()"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "-i",
+        str(data),
+        "--decoders",
+        "4",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "may open 32 files here (ulimit -n), and this run needs up to 148" in done.stderr
+    assert not (tmp_path / "run").exists()

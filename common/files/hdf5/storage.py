@@ -2,12 +2,13 @@
 
 HDF5 protects its structures by checksums only in files of its newer formats, and reads a chunk that it doesn't find as
 zeros. So before any number is trusted: every chunk exists once, has a possible size, passes all of the dataset's
-filters (checksums are one), and shares no byte with another.
+filters (checksums are one), and shares no byte with another. One chunk of each dataset is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 
 from common.files.hdf5.tables import MOST_CACHE_BYTES, BadTables, Table, Tables, hdf5_errors
+from common.input_errors import MachineError
 
 _FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, h5py.h5z.FILTER_LZF)
 """Filters that are run: others (n-bit, scale-offset, plugins) end the process at some damaged bytes."""
@@ -33,13 +35,16 @@ class _Extent:
     start: int
     end: int
     name: str
+    row: int = 0
+    """First row of the chunk."""
 
 
 def check_storage(tables: Tables, size_bytes: int) -> None:
     """Raise BadTables if a dataset's bytes can't be those that were written."""
     rows = tables.counts.rows
     try:
-        extents = [extent for table in (tables.counts, tables.events, tables.particles) for extent in _extents(table)]
+        of_tables = [(table, _extents(table)) for table in (tables.counts, tables.events, tables.particles)]
+        extents = [extent for _, of_table in of_tables for extent in of_table]
         extents.sort(key=lambda extent: extent.start)
         end, owner = 0, "the file's header"
         for extent in extents:
@@ -50,6 +55,25 @@ def check_storage(tables: Tables, size_bytes: int) -> None:
             raise BadTables(f"truncated, or damaged: {owner} ends at byte {end}, the file at {size_bytes}")
     except BadTables as error:
         raise BadTables(str(error), rows) from None
+    for table, of_table in of_tables:
+        _decode_smallest(table, of_table)
+
+
+def _decode_smallest(table: Table, extents: Sequence[_Extent]) -> None:
+    """Decode the chunk of the fewest bytes: what ends a process does so here, where the file is known and named.
+
+    Rows that can't be read are the decoder's to tell, and so is a machine without memory.
+    """
+    if not extents:
+        return
+    row = min(extents, key=lambda extent: extent.end - extent.start).row
+    try:
+        table.read(row, 1)
+    except BadTables:
+        pass
+    except MachineError as error:
+        if error.number != errno.ENOMEM:
+            raise
 
 
 def _extents(table: Table) -> list[_Extent]:
@@ -108,7 +132,7 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
 
     def see(chunk: h5py.h5d.StoreInfo) -> None:
         places.append(tuple(chunk.chunk_offset))
-        extents.append(_Extent(chunk.byte_offset, chunk.byte_offset + chunk.size, table.name))
+        extents.append(_Extent(chunk.byte_offset, chunk.byte_offset + chunk.size, table.name, places[-1][0]))
         if chunk.filter_mask & ~may_skip:
             raise BadTables(f"dataset {table.name!r}: a chunk says that it skips filters, as no writer of tables does")
         exact = not _bits(compressions) & ~chunk.filter_mask

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from common.files.other_fields import fields_problem
+from common.files.parquet.arrow_file import ArrowFile
 from common.files.parquet.columns import inside, is_list
 from common.files.parquet.footer import ParquetFooter, RowGroupMetadata
 from common.files.parquet.lists import flattened, list_lengths
@@ -28,7 +28,7 @@ def with_made_ids(workload: EventSchema) -> EventSchema:
 
 
 def layout_problem(
-    file: pq.ParquetFile, footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]
+    file: ArrowFile, footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]
 ) -> str | None:
     """Problem of a file that is readable with other settings, with these; None: it has none.
 
@@ -67,7 +67,7 @@ def _looks_other(
     return first.column(name).num_values != first.rows * expected
 
 
-def _width(file: pq.ParquetFile, rows: int, source: SourceColumn, name: str, workload: EventSchema) -> int | None:
+def _width(file: ArrowFile, rows: int, source: SourceColumn, name: str, workload: EventSchema) -> int | None:
     """Numbers in the innermost lists of the first rows, if all have as many, and some exist."""
     try:
         batch = next(file.iter_batches(rows, columns=[name], use_threads=False), None)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from common.errors import BadInputError
 from common.files.file_kind import open_file
 from common.files.native import FILES
+from common.files.parquet.arrow_file import ArrowFile
 from common.files.parquet.batches import to_rows
 from common.files.parquet.columns import read_names, schema_problem
 from common.files.parquet.footer import DamagedFooter, parse_footer
@@ -217,7 +217,7 @@ def _name(part: Part) -> str:
 class _File:
     """An open file."""
 
-    file: pq.ParquetFile
+    file: ArrowFile
     names: list[str]
     """Columns to read."""
     ids: MissingIds | None
@@ -231,7 +231,7 @@ class _File:
         with open_file(path) as opened:  # Arrow would wait for ever for a pipe that took the file's place
             name = f"/proc/self/fd/{opened.fileno()}"
             # An unreadable page of a mapping is a SIGBUS. Copies in the cache are changed by this run only.
-            file = pq.ParquetFile(
+            file = ArrowFile(
                 name,
                 memory_map=own_copy,
                 buffer_size=0 if own_copy else _BUFFER_BYTES,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 import click
 
+from common.atomic_file import part_of_one_writer
 from common.config import StreamConfig
 from common.errors import BadInputError, IcestreamError
 from common.files.inputs import expand
@@ -17,9 +19,11 @@ from common.files.remotes import Remotes
 from common.options import OutputPath, config_options
 from common.plan import SourceFile
 from common.redact import shown
+from common.schema import EventSchema
 from common.slow_progress import SlowProgress
 from icestream.commands.convert.convert import Converted, convert_file
 from icestream.commands.convert.foreign import MOST_PARTICLES, foreign_inputs, import_files
+from icestream.reading.file_apart import in_a_copy
 from icestream.reading.workload import config_without_run
 
 
@@ -84,20 +88,15 @@ def convert(
     with Remotes(config.remote_access()) as remotes:
         files = expand(inputs, remotes)
         for source, target in zip(files, targets(files, out), strict=True):
-            name = shown(source.url)
+            name, part = shown(source.url), part_of_one_writer(target)
+            converts = partial(
+                _convert, target, workload, name, part, rows=rows_per_group, compression=compression, force=force
+            )
             try:
-                with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
-                    converted = convert_file(
-                        path,
-                        target,
-                        workload,
-                        rows_per_group=rows_per_group,
-                        compression=compression,
-                        force=force,
-                        name=name,
-                        on_rows=progress.reach,
-                    )
+                with local_file(source, remotes) as path:
+                    converted = in_a_copy(partial(converts, path), Converted, name)
             except IcestreamError as error:
+                part.unlink(missing_ok=True)  # of a copy that was ended
                 if len(files) == 1:
                     raise
                 bad.append(str(error))
@@ -106,6 +105,31 @@ def convert(
             click.echo(f"{name} -> {target}: {_line(converted)}")
     if bad:
         raise BadInputError(f"{len(bad)} of {len(files)} files were not converted; the first: {bad[0]}")
+
+
+def _convert(
+    target: Path,
+    workload: EventSchema,
+    name: str,
+    part: Path,
+    path: Path,
+    *,
+    rows: int,
+    compression: Compression,
+    force: bool,
+) -> Converted:
+    with SlowProgress(f"{name}: rows", 0) as progress:
+        return convert_file(
+            path,
+            target,
+            workload,
+            rows_per_group=rows,
+            compression=compression,
+            force=force,
+            name=name,
+            part=part,
+            on_rows=progress.reach,
+        )
 
 
 def targets(files: Sequence[SourceFile], out: Path) -> list[Path]:

@@ -50,10 +50,12 @@ def convert_file(
     compression: Compression,
     force: bool = False,
     name: str = "",
+    part: Path | None = None,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> Converted:
     """Write ``out``, completely or not at all. All numbers named in `source.fields` are kept, in the file's order.
 
+    ``part``: the unfinished file's name, which no other writer has.
     ``on_rows`` is called with the rows read and the total rows. Raises BadInputError that names the file, as ``name``
     if given, or the obstacle.
     """
@@ -73,6 +75,7 @@ def convert_file(
         rows_per_group=rows_per_group,
         compression=compression,
         bytes_in=path.stat().st_size,
+        part=part,
         on_rows=on_rows,
     )
 
@@ -87,14 +90,15 @@ def write_rows(
     compression: Compression,
     bytes_in: int,
     on_rows: Callable[[int, int], None],
+    part: Path | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> Converted:
     """Write ``out`` from ``rows`` rows in all, completely or not at all. ``notes`` are kept in its footer."""
     out.parent.mkdir(parents=True, exist_ok=True)
     schema = schema_of(workload)
     total = Converted(rows, 0, 0, 0, 0, 0, bytes_in, 0)
-    with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
-        with pq.ParquetWriter(part, schema, **writer_options(schema, compression)) as writer:
+    with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part or part_of_one_writer(out)) as new:
+        with pq.ParquetWriter(new, schema, **writer_options(schema, compression)) as writer:
             for group, num_null, dropped in _groups(pieces, rows_per_group, rows, on_rows):
                 counts = np.concatenate([piece.counts for piece in group])
                 if len(counts):
@@ -108,7 +112,7 @@ def write_rows(
                     dropped=total.dropped + dropped,
                 )
             writer.add_key_value_metadata(notes or {})
-        bytes_out = part.stat().st_size
+        bytes_out = new.stat().st_size
     assert total.events + total.null_events == total.rows_in
     return replace(total, bytes_out=bytes_out)
 

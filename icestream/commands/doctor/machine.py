@@ -18,13 +18,12 @@ from common.memory_limit import available_memory_bytes
 from common.run_words import counted
 from icestream.commands.doctor.finding import Finding
 from icestream.commands.status.view import gib
+from services.config.open_files import open_files_needed
 from services.config.root import Config
 from services.config.trainer import NO_MODEL
 
 _PROCESS_BYTES = 200 << 20
 """Memory of a fetcher or decoder, at most; a trainer's depends on its model."""
-_FILES_OF_A_RUN = 256
-_FILES_OF_A_DECODER = 16
 
 
 def check_machine(config: Config, run_dir: Path) -> Iterator[Finding]:
@@ -32,7 +31,7 @@ def check_machine(config: Config, run_dir: Path) -> Iterator[Finding]:
     yield from check_cores(config, len(os.sched_getaffinity(0)))
     yield from check_memory(config, available_memory_bytes())
     yield from check_arena()
-    yield from check_open_files(config, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield from check_open_files(config, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield from check_folder(run_dir)
     yield from check_cache(config, run_dir)
     yield from check_device(config)
@@ -72,8 +71,8 @@ def check_arena() -> Iterator[Finding]:
 
 
 def check_open_files(config: Config, limit: int) -> Iterator[Finding]:
-    """Finding on the limit of open files."""
-    needed = _FILES_OF_A_RUN + _FILES_OF_A_DECODER * max(config.local.decoders_at_start, config.local.max_decoders)
+    """Finding on the hard limit of open files, up to which each process raises its own."""
+    needed = open_files_needed(config)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         yield Finding("ok", "open files", "no limit" if limit == resource.RLIM_INFINITY else f"limit {limit:,}")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,9 +14,11 @@ from common.files.local_copy import local_file
 from common.files.remotes import Remotes
 from common.options import config_options, input_option
 from common.redact import shown
+from common.schema import EventSchema
 from common.slow_progress import SlowProgress
 from icestream.commands.inspect.describe import Description, as_json, describe
 from icestream.commands.inspect.text import lines
+from icestream.reading.file_apart import in_a_copy
 from icestream.reading.workload import config_without_run
 
 
@@ -50,8 +53,9 @@ def inspect(
         for source in expand(inputs, remotes):
             name = shown(source.url)
             try:
-                with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
-                    found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
+                with local_file(source, remotes) as path:
+                    describes = partial(_describe, path, name, workload, num_events)
+                    found.append(in_a_copy(describes, Description, name))
             except IcestreamError as error:  # it is not available at all
                 found.append(Description(name=name, size_bytes=source.size_bytes, problems=[shown(str(error))]))
             if not in_json:
@@ -61,6 +65,11 @@ def inspect(
     bad = [one for one in found if one.problems]
     if bad:
         raise BadInputError(f"{len(bad)} of {len(found)} files can't be used as they are; the first: {_named(bad[0])}")
+
+
+def _describe(path: Path, name: str, workload: EventSchema, num_events: int) -> Description:
+    with SlowProgress(f"{name}: rows", 0) as progress:
+        return describe(path, name, workload, num_events=num_events, on_rows=progress.reach)
 
 
 def _named(found: Description) -> str:

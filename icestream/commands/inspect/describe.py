@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel, StrictBool, StrictInt
 
 from common.config import StreamConfig
@@ -18,6 +17,7 @@ from common.files.by_content import ContentReader
 from common.files.checks import without_fillers
 from common.files.file_kind import file_kind
 from common.files.gather import offsets_of
+from common.files.parquet.arrow_file import ArrowFile
 from common.files.parquet.columns import inside, read_names
 from common.files.rows import BadRowsError, RaggedRows
 from common.files.whole_file import plan_file
@@ -216,7 +216,7 @@ def _nulls(path: Path, workload: EventSchema) -> dict[str, int]:
     """Number of null values in each source column; null lists for a column per particle."""
     nulls = {source.name: 0 for source in workload.source_columns}
     try:
-        with pq.ParquetFile(path) as file:
+        with ArrowFile(path) as file:
             schema = file.schema_arrow
             sources = [source for source in workload.source_columns if source.path[0] in schema.names]
             if not any(schema.field(source.path[0]).nullable for source in sources):

@@ -62,6 +62,8 @@ def _type_text(kind: pa.DataType) -> str:
     """Arrow's text of a type, without the names of list elements."""
     if pa.types.is_fixed_size_list(kind):
         return f"fixed_size_list<{_type_text(kind.value_type)}>[{kind.list_size}]"
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return f"{'large_' * pa.types.is_large_list_view(kind)}list_view<{_type_text(kind.value_type)}>"
     if pa.types.is_large_list(kind):
         return f"large_list<{_type_text(kind.value_type)}>"
     if pa.types.is_list(kind):

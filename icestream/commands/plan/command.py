@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -28,10 +29,12 @@ from common.plan_hash import plan_hash
 from common.slow_progress import SlowProgress
 from icestream.commands.plan.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
 from icestream.reading.workload import load_run_config
+from services.config.open_files import require_open_files
 from services.config.root import Config
 from services.fetcher.inventory.done import listed
 from services.fetcher.inventory.ranges import InputRange, make_ranges
 from services.fetcher.staging.cache import Cache
+from services.fetcher.staging.inspection import Inspection
 from services.fetcher.staging.stage import NotStaged, Stage
 
 _TICK_S = 0.5
@@ -96,6 +99,7 @@ def _plan_first(
     if first.done is not None:
         click.echo(found.line(first.done), err=True)
     if num_blocks is None and any(local_path(file.url) is None for file in inventory):
+        require_open_files(config)
         num_blocks = 1
         click.echo("remote files: planning the first block only, see --blocks", err=True)
     return preview(config, inventory, remotes, epoch=epoch, num_blocks=num_blocks)
@@ -110,8 +114,11 @@ def preview(
     order = Blocks(len(inventory), stream, config.seed, epochs=0)
     first = epoch * order.per_epoch
     blocks = range(first, first + min(num_blocks or order.per_epoch, order.per_epoch))
-    with tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder:
-        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch)
+    with (
+        tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder,
+        closing(Inspection(config.workload, config.source, stream)) as inspection,
+    ):
+        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch, inspection)
         staged = _stage_all([f for b in blocks for f in order.files(b)], inventory, stage, config.fetcher.transfers)
     bad = [file for file in staged.values() if file.footer is None]
     if len(bad) == len(staged):

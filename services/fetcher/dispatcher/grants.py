@@ -78,7 +78,7 @@ class Grants:
         self._last_lease += 1
         self._units.held[k] = HeldUnit(State.LEASED, slot, self._last_lease, peer)
         self._decoders.by_name[peer].lease(self._last_lease, k)
-        lease = m.Lease(self._last_lease, slot, self._units.planned[k])
+        lease = m.Lease(self._last_lease, slot, self._units.planned[k], self._failures.counts.get(k, 0))
         self._history.add(now_s, peer, lease)
         return Send(peer, lease)
 

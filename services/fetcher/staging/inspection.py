@@ -23,7 +23,7 @@ from common.bounds import working_bytes
 from common.config import SourceConfig, StreamConfig
 from common.errors import TransientError
 from common.files.bad_file import BadFileError
-from common.input_errors import MachineError
+from common.input_errors import MachineError, reason_of
 from common.plan import Footer, RowGroup, Span
 from common.process import PARENT_VARIABLE
 
@@ -138,7 +138,7 @@ class Inspection:
             try:
                 process = _Process()
             except OSError as error:
-                raise TransientError(f"no process can be started to inspect it: {error.strerror}") from None
+                raise TransientError(f"no process can be started to inspect it: {reason_of(error.errno)}") from None
             self._all.add(process)
             self._starting = True
         try:

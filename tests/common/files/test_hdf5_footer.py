@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hdf5_files import tables_of, write_hdf5, write_tables
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from common.files.bad_file import BadFileError
 from common.files.footers import read_footer
 from common.files.hdf5 import footer as hdf5_footer
 from common.files.hdf5.footer import rows_of_group
+from common.files.hdf5.tables import Table
 from common.input_errors import MachineError
 from common.plan import Footer, RowGroup, SlotCapacity
 from workloads.muons.columns import MUONS
@@ -162,3 +165,41 @@ def test_other_filters_than_those_of_common_writers_are_refused_with_the_way_out
         file.create_dataset("muons", data=muons, chunks=(5, 5), scaleoffset=3)
     with pytest.raises(BadFileError, match=r"dataset 'muons': filter 6 is not read; expected gzip, .*`h5repack"):
         footer_of(path)
+
+
+def test_the_smallest_chunk_of_each_dataset_is_decoded_so_that_what_kills_its_reader_does_so_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = tables_of(GOOD)
+    tables["primaries"][20:30] = 1.0  # the chunk of the fewest bytes
+    path = write_tables(tmp_path / "f.h5", tables, chunk_rows=10, compression="gzip")
+    read: list[tuple[str, int]] = []
+    real, fails = Table.read, 0
+
+    def reads(table: Table, first: int, num: int, *rest: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        if num == 1:
+            read.append((table.name, first))
+            if fails:
+                raise MachineError("the kernel", fails)
+        return real(table, first, num, *rest)
+
+    monkeypatch.setattr(Table, "read", reads)
+    found = footer_of(path)
+    assert {name for name, _ in read} == {"counts", "primaries", "muons"}
+    assert ("primaries", 20) in read
+    fails = errno.ENOMEM
+    assert footer_of(path) == found, "the decoder asks whose fault that is"
+    fails = errno.EIO
+    with pytest.raises(MachineError):
+        footer_of(path)
+
+
+@pytest.mark.parametrize("name", ["primaries", "muons"])
+def test_a_chunk_that_cannot_be_decoded_is_left_to_the_decoder_which_names_its_rows(tmp_path: Path, name: str) -> None:
+    path = write_hdf5(tmp_path / "f.h5", GOOD, chunk_rows=10, compression="gzip", fletcher32=True)
+    found = footer_of(path)
+    with h5py.File(path, "r+") as file:
+        for chunk in range(file[name].id.get_num_chunks()):
+            info = file[name].id.get_chunk_info(chunk)
+            file[name].id.write_direct_chunk(info.chunk_offset, b"x" * info.size)
+    assert footer_of(path) == found

@@ -371,18 +371,3 @@ def test_a_missing_package_for_a_kind_of_remote_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(BadInputError, match=text):
         listed([url])
-
-
-def test_unfinished_and_hidden_names_of_a_directory_or_a_glob_are_no_inputs_which_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("a.parquet", "_b.parquet", ".c.parquet", "_temporary/d.parquet", "e/_f.parquet", "e/g.parquet"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    for text, hidden in ((str(tmp_path), 4), (f"{tmp_path}/**/*.parquet", 3)):
-        caplog.clear()
-        assert [Path(file.url).name for file in listed([text])] == ["a.parquet", "g.parquet"]
-        assert len(caplog.messages) == 1
-        assert f'left out {hidden} with a name that begins with "." or "_"' in caplog.text
-    for named in (tmp_path / "_b.parquet", tmp_path / "_temporary", tmp_path / "_*.parquet"):
-        assert len(listed([str(named)])) == 1

@@ -27,11 +27,11 @@ STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=
 AS_IT_IS = SourceConfig()
 WITH_TIME = ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")
 
-lists = st.sampled_from(["list", "large_list", "fixed"])
+lists = st.sampled_from(["list", "large_list", "list_view", "large_list_view", "fixed"])
 layouts = st.fixed_dictionaries(
     {
         "primary": lists,
-        "muons": st.sampled_from(["list", "large_list"]),
+        "muons": st.sampled_from(["list", "large_list", "list_view", "large_list_view"]),
         "muon": lists,
         "number": st.sampled_from([pa.float32(), pa.float64()]),
         "compression": st.sampled_from(["zstd", "snappy", "gzip", "none"]),
@@ -53,7 +53,7 @@ def outlier_path(run_dir: Path, k: int) -> Path:
 
 
 def list_type(kind: str, value: pa.DataType, size: int) -> pa.DataType:
-    return {"list": pa.list_(value), "large_list": pa.large_list(value), "fixed": pa.list_(value, size)}[kind]
+    return pa.list_(value, size) if kind == "fixed" else getattr(pa, "list_" if kind == "list" else kind)(value)
 
 
 def table_of(events: Sequence[Event], layout: dict[str, object]) -> pa.Table:
@@ -213,8 +213,8 @@ def with_nulls() -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("muons", ["list", "large_list"])
-@pytest.mark.parametrize("kind", ["list", "large_list", "fixed"])
+@pytest.mark.parametrize("muons", ["list", "large_list", "list_view"])
+@pytest.mark.parametrize("kind", ["list", "large_list", "large_list_view", "fixed"])
 @pytest.mark.parametrize("drop_empty", [False, True])
 def test_nulls_are_empty_where_the_configuration_says_so(
     tmp_path: Path, muons: str, kind: str, drop_empty: bool

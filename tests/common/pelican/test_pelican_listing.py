@@ -105,6 +105,26 @@ def test_our_listing_is_the_one_of_pelicanfs(federation: Federation, thread: Pel
     assert [(name.removeprefix(federation.url("")), size) for name, size in ours] == sorted(theirs)
 
 
+@pytest.mark.parametrize(("pattern", "num_hidden"), [("r0", 2), ("r0/*", 2), ("r0/**", 2), ("r0/**/*.parquet", 1)])
+def test_unfinished_and_hidden_names_of_a_federation_are_no_inputs_which_is_said_once(
+    federation: Federation,
+    thread: PelicanThread,
+    tree: str,
+    pattern: str,
+    num_hidden: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("_b.parquet", "_SUCCESS", "_temporary/c.parquet"):
+        federation.put(f"{tree}/r0/{name}", b"x")
+    found = [name for name, _ in names(federation, thread, tree, pattern) if name.endswith(".parquet")]
+    assert found == ["r0/a.parquet", "r0/b.parquet"]
+    (told,) = caplog.messages
+    assert f'left out {num_hidden} with a name that begins with "." or "_", the first is {tree}/r0/_b.parquet' in told
+    for pattern in ("r0/_b.parquet", "r0/_*.parquet", "r0/_temporary", "r0/_t*/*"):
+        assert len(names(federation, thread, tree, pattern)) == 1
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.parametrize("pattern", ["nowhere/*.parquet", "r0/*.h5", "empty/*.parquet", "r0/z.parquet", "empty"])
 def test_nothing_there_is_not_found(federation: Federation, thread: PelicanThread, tree: str, pattern: str) -> None:
     with pytest.raises(NotFoundError, match=r"no such file or directory|no file"):

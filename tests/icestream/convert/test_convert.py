@@ -152,6 +152,7 @@ def run(*arguments: str | Path) -> str:
     return result.output
 
 
+@pytest.mark.process
 def test_the_command_converts_files_of_both_kinds_into_a_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -167,6 +168,7 @@ def test_the_command_converts_files_of_both_kinds_into_a_directory(tmp_path: Pat
     assert "1 fillers and nulls dropped; " in output
 
 
+@pytest.mark.process
 def test_the_command_goes_on_behind_a_bad_file_and_tells_it(tmp_path: Path) -> None:
     write_hdf5(tmp_path / "a.h5", make_events([1]))
     (tmp_path / "b.h5").write_bytes(b"<html>404</html>")
@@ -195,6 +197,7 @@ def test_outputs_that_cannot_be_are_refused(tmp_path: Path, names: tuple[str, ..
         run(*(tmp_path / name for name in names), tmp_path / out)
 
 
+@pytest.mark.process
 def test_a_remote_file_is_fetched_first(tmp_path: Path) -> None:
     import fsspec
 

@@ -128,10 +128,10 @@ def test_an_arena_larger_than_the_memory_is_a_problem_and_a_tight_one_a_warning(
 
 
 def test_too_few_open_files_are_a_problem_with_the_command_that_raises_the_limit() -> None:
-    many = config(local={"decoders": 100})
+    many = config(local={"decoders": 300})
     found = only(machine.check_open_files(many, 1024))
     assert found.level == "problem"
-    assert "ulimit -n 1856" in found.text
+    assert "ulimit -n 1332" in found.text
     assert only(machine.check_open_files(many, 4096)).level == "ok"
     assert only(machine.check_open_files(many, resource.RLIM_INFINITY)).text == "no limit"
 

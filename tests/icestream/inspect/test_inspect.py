@@ -110,6 +110,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
         assert described(path).problems
 
 
+@pytest.mark.process
 def test_the_command_prints_text_or_json_and_its_exit_code_tells_problems(tmp_path: Path) -> None:
     good = write_hdf5(tmp_path / "good.h5", make_events([0, 2, 1]))
     result = CliRunner().invoke(inspect, [str(good), "--events", "1"], catch_exceptions=False)
@@ -147,6 +148,7 @@ def test_a_spread_has_exact_ends_and_quantiles_of_an_even_sample(batches: list[l
             assert found.quantile(0.5) == np.median(values)
 
 
+@pytest.mark.process
 def test_no_name_of_a_file_or_column_steers_the_terminal(tmp_path: Path) -> None:
     trick = "\x1b]52;c;cm0gLXJmIH4=\x07\x9b2J\u202e\u2028"
     path = tmp_path / f"a{trick}.parquet"
@@ -159,6 +161,7 @@ def test_no_name_of_a_file_or_column_steers_the_terminal(tmp_path: Path) -> None
         assert done.output.replace("\n", "").isprintable()
 
 
+@pytest.mark.process
 def test_what_cannot_be_opened_is_told_among_the_others(tmp_path: Path) -> None:
     write_events(tmp_path / "a.parquet", make_events([1]))
     (tmp_path / "b.parquet").symlink_to("nowhere")

@@ -20,6 +20,8 @@ from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import Stage
 from workloads.muons.columns import MUONS
 
+pytestmark = pytest.mark.process
+
 SMALL = ["--set", "stream.block_files=2", "--set", "stream.unit_events=30", "--set", "stream.batch_events=5"]
 
 

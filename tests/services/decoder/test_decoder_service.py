@@ -46,7 +46,7 @@ class FakeDecode:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def __call__(self, unit: m.Unit, slot: Any, beat: Any) -> tuple[m.Layout, m.Tally]:
+    def __call__(self, unit: m.Unit, slot: Any, beat: Any, *, bad: Any) -> tuple[m.Layout, m.Tally]:
         if unit.k == 7:
             raise self._error
         layout = m.Layout(0, 0, 0)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
+from common.files.parquet.arrow_file import schema_without_views
 from common.files.rows import RaggedRows
 from common.schema import EventSchema
 from workloads.base.importer import ForeignFile
@@ -167,7 +168,7 @@ def _kinds(folder: Path) -> set[str]:
 def _kind(path: Path) -> str | None:
     """What a file holds, by its columns; None: nothing of these layouts."""
     try:
-        schema = pq.read_schema(path)
+        schema = schema_without_views(pq.read_schema(path))
     except (pa.ArrowException, OSError):
         return None
     if EVENT in schema.names:

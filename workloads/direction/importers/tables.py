@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from common.errors import BadInputError
+from common.files.parquet.arrow_file import ArrowFile
 from common.files.parquet.footer import DamagedFooter, footer_digest, parse_footer
 from common.printable import printable
 
@@ -34,11 +34,11 @@ Numbers = npt.NDArray[Any]
 """Array of a type that is checked where it is read."""
 
 
-def open_table(path: Path) -> pq.ParquetFile:
+def open_table(path: Path) -> ArrowFile:
     """Opened Parquet file, whose row groups are read in pieces. Raises BadInputError that names the file."""
     with named_errors(path):
         parse_footer(path)
-        return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
+        return ArrowFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def check_columns(schema: pa.Schema | pa.StructType, wanted: Mapping[str, str], 
 
 
 def record_batches(
-    file: pq.ParquetFile,
+    file: ArrowFile,
     path: Path,
     columns: Sequence[str],
     *,

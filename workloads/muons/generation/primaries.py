@@ -20,6 +20,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
 from common.files.other_fields import fields_problem
+from common.files.parquet.arrow_file import ArrowFile, schema_without_views, without_views
 from common.files.parquet.columns import is_list
 from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
@@ -102,13 +103,12 @@ def read_primaries(
                 raise BadInputError(f"an HDF5 file has no column {wanted.column!r}; its counts are those of its muons")
             yield from _whole_events(path, name, workload)
             return
-        schema = pq.read_schema(path)
-        table = _Table.of(schema, workload, wanted)
+        table = _Table.of(schema_without_views(pq.read_schema(path)), workload, wanted)
         if table.count == "muons":
             yield from _whole_events(path, name, workload)
             return
         first_row = 0
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with ArrowFile(path, page_checksum_verification=True) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=table.columns, use_threads=False):
                 yield table.read(batch, first_row, number, workload)
                 first_row += batch.num_rows
@@ -122,10 +122,10 @@ def primaries_of_table(
     ``name``: of the table, in error messages.
     """
     with _told_of(name):
-        table = _Table.of(rows.schema, workload, wanted)
+        table = _Table.of(schema_without_views(rows.schema), workload, wanted)
         first_row = 0
         for batch in rows.select(list(dict.fromkeys(table.columns))).to_batches(_BATCH_ROWS):
-            yield table.read(batch, first_row, 0, workload)
+            yield table.read(without_views(batch), first_row, 0, workload)
             first_row += batch.num_rows
 
 

@@ -63,6 +63,7 @@ def test_a_data_set_is_imported_event_by_event(
     assert np.array_equal(read_geometry(folder / "out" / GEOMETRY_FILE).position_S3, sensors().position_S3)
 
 
+@pytest.mark.process
 def test_the_simulated_events_of_the_sample_are_imported_inspected_and_planned(tmp_path: Path) -> None:
     out = tmp_path / "out"
     output = import_with(SAMPLE, out)
