@@ -9,6 +9,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from common.mistakes import GONE
+
 MIB = 1 << 20
 MOST_TRAINERS = 16
 """Most trainers of a shard: the microbatches of a step are cut so fine that each gets some."""
@@ -107,10 +109,7 @@ class StreamConfig(ConfigBranch):
     @classmethod
     def _has_no_lanes(cls, given: Any) -> Any:
         if isinstance(given, dict) and "lanes" in given:
-            raise ValueError(
-                "stream.lanes is gone: all trainers of a shard share one stream, whose batches don't depend on their"
-                " number; leave it out"
-            )
+            raise ValueError(GONE["stream.lanes"])
         return given
 
     @model_validator(mode="after")

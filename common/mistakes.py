@@ -15,6 +15,11 @@ from common.redact import without_secrets
 
 T = TypeVar("T")
 
+GONE = {
+    "stream.lanes": "stream.lanes is gone: all trainers of a shard share one stream, whose batches don't depend on their"
+    " number; leave it out"
+}
+"""Line about each key of former versions that users had reason to set."""
 _TYPING_ERROR = 0.8
 """Similarity of a key and one with a typing error."""
 _RESEMBLANCE = 0.5
@@ -32,6 +37,8 @@ def refuse(mistakes: Iterable[str]) -> None:
 
 def unknown_key(key: str, keys: Sequence[str], source: str = "") -> str:
     """Line about a key that does not exist, with the nearest that does."""
+    if gone := [line for former, line in GONE.items() if key in (former, former.rpartition(".")[2])]:
+        return f"{source}{': ' if source else ''}{gone[0]}"
     leaves = {known.rpartition(".")[2]: known for known in keys}
     name = key.rpartition(".")[2]
     match = difflib.get_close_matches(key, keys, n=1, cutoff=_TYPING_ERROR)

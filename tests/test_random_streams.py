@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from workloads.base.batch import Microbatch
 from workloads.base.noise import Noise
 from workloads.base.random_streams import Purpose, SharedPurpose, file_stream, numpy_stream, stream_seed
 from workloads.muons.generation.primaries import Primaries
@@ -193,8 +194,14 @@ class Draws:
         raise NotImplementedError
 
 
+def microbatch(number: int) -> Microbatch:
+    """One without events, with this number in its batch."""
+    offsets = np.zeros(1, np.int64)
+    return Microbatch(0, 0, 0, torch.from_numpy(offsets), offsets, {}, {}, 0, 0, number=number)
+
+
 def test_generation_has_none_of_the_noise_of_the_training_with_the_same_seed() -> None:
-    """The k-th chunk of 8,192 events was drawn from the very noise of the k-th step of lane 0."""
+    """The k-th chunk of 8,192 events was drawn from the very noise of the k-th training step."""
     generator, chunks = Draws(), 4
     rows = np.zeros((chunks * CHUNK_EVENTS, 4), np.float32)
     primaries = Primaries(np.zeros((len(rows), 2), np.uint64), rows)
@@ -202,7 +209,8 @@ def test_generation_has_none_of_the_noise_of_the_training_with_the_same_seed() -
     noise, of_training = Noise(SharedPurpose.TRAINING_NOISE, 7, CPU), set()
     for step in range(chunks):
         noise.begin(step)
-        of_training |= {noise.of(lane).initial_seed() for lane in range(chunks)}
+        of_training |= {noise.of(microbatch(number)).initial_seed() for number in range(chunks)}
+    assert len(of_training) == chunks**2
     assert len(set(generator.seeds)) == chunks
     assert not of_training & set(generator.seeds)
 

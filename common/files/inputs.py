@@ -26,6 +26,7 @@ from common.pelican.errors import NotFoundError
 from common.pelican.glob_walk import GlobWalk
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
+from common.redact import shown
 from common.user_path import check_path, user_path
 
 logger = logging.getLogger(__name__)

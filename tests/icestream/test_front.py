@@ -96,7 +96,7 @@ def test_every_verb_of_a_workload_is_given_the_front_door(monkeypatch: pytest.Mo
     assert CliRunner().invoke(cli, ["greet"]).output == "FrontDoor\n"
 
 
-ASSIGNMENTS = ("stream.unit_events=6", "stream.lanes=2", "stream.held_out=0.4")
+ASSIGNMENTS = ("stream.unit_events=6", "stream.batch_events=4", "stream.held_out=0.4")
 """Settings of a run that change what is read in training."""
 
 

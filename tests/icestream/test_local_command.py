@@ -26,7 +26,9 @@ status = Path(sys.argv[1]) / "status"
 status.mkdir(exist_ok=True)
 counters = dict(events_read=10, events_trained=int(sys.argv[2]), events_empty=1, particles_trained=90)
 report = dict(state="finished", pid=os.getpid(), step=3, epochs=1, seconds=2.0, counters=counters)
-(status / "trainer.json").write_text(json.dumps(report))
+part = status.with_name(f"{os.getpid()}.part")
+part.write_text(json.dumps(report))
+part.replace(status / "trainer.json")
 """
 REFUSAL = "import sys; print('Error: the plan has changed', sys.argv[1:]); sys.exit(2)"
 WAIT = "import signal; signal.pause()"
@@ -110,7 +112,7 @@ def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[
 def test_counts_of_a_former_session_are_not_added_up_with_the_records_of_a_new_plan(
     tmp_path: Path, services: dict[str, list[str]]
 ) -> None:
-    shards = ("--set", "stream.shards=2", "--set", "stream.lanes=2")
+    shards = ("--set", "stream.shards=2")
     of_shards = "shards=[counters, dict(counters)]"
     services["trainer"][0] = TRAINER.replace('state="finished"', f'state="stopped", {of_shards}')
     assert icestream_run(tmp_path, "-i", "demo", *shards).exit_code == 1, "the stand-in fetchers have planned nothing"
@@ -370,28 +372,35 @@ def test_an_input_is_shown_without_its_secrets(given: str, shown: str) -> None:
     assert without_secrets(given) == shown
 
 
-def stored_lanes(run_dir: Path) -> int:
-    lanes: int = json.loads((run_dir / "config.json").read_text())["stream"]["lanes"]
-    return lanes
-
-
 @pytest.mark.process
-def test_as_many_lanes_as_trainers_unless_they_are_given_or_stored(tmp_path: Path) -> None:
+def test_the_number_of_trainers_may_be_another_one_at_each_start(tmp_path: Path) -> None:
     # Once one trainer has ended the others get so long, and a busy machine may start them one after the other.
     patient = ("--set", "local.stop_timeout_s=60")
-    result = icestream_run(tmp_path / "a", "-i", "demo", "--trainers", "2", *patient)
-    assert stored_lanes(tmp_path / "a") == 2
-    assert "2 trainers" in result.output
-    icestream_run(tmp_path / "b", "-i", "demo", "--trainers", "2", "--set", "stream.lanes=4", *patient)
-    assert stored_lanes(tmp_path / "b") == 4
-    icestream_run(tmp_path / "b", "--trainers", "4", *patient)
-    assert stored_lanes(tmp_path / "b") == 4
+    for trainers in (3, 1, 2):
+        result = icestream_run(tmp_path, "-i", "demo", "--trainers", str(trainers), *patient)
+        assert result.exit_code == 0, result.output
+        assert f"{trainers} trainer{'s' if trainers > 1 else ''}" in result.output
+        assert json.loads((tmp_path / "config.json").read_text())["local"]["trainers"] == trainers
 
 
-@pytest.mark.process
-def test_lanes_that_trainers_can_not_share_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"local\.trainers = 2, but stream\.lanes = 3"):
-        icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.lanes=3")
-    assert icestream_run(tmp_path, "-i", "demo").exit_code == 0
-    with pytest.raises(BadInputError, match=r"stream\.lanes = 1"):  # stored: another number is another plan
-        icestream_run(tmp_path, "--trainers", "2")
+def test_trainers_that_can_not_share_the_shards_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"3 trainers can't share stream\.shards = 2 evenly"):
+        icestream_run(tmp_path, "-i", "demo", "--trainers", "3", "--set", "stream.shards=2")
+
+
+def test_more_trainers_than_can_share_a_shard_are_refused_with_the_number_of_shards_that_is_needed(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(BadInputError, match=r"at most 16 share one; set stream\.shards=2 or more$"):
+        icestream_run(tmp_path, "-i", "demo", "--trainers", "17")
+
+
+def test_one_slot_for_several_trainers_is_refused(tmp_path: Path) -> None:
+    """Else one of them would wait for ever for a unit while the other one holds the only slot."""
+    with pytest.raises(BadInputError, match=r"stream\.slots = 1: several trainers of a shard need 2 or more"):
+        icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.slots=1")
+
+
+def test_lanes_are_refused_with_what_replaces_them(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"stream\.lanes is gone: all trainers of a shard share one stream.*leave it"):
+        icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.lanes=2")

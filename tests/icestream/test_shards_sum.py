@@ -17,8 +17,7 @@ SHARDS = (Counters(events_read=60, events_trained=60), Counters(events_read=40, 
 
 
 def config(*inputs: str) -> Config:
-    settings = ("stream.shards=2", "stream.lanes=2")
-    return load_config({}, assignments=settings, flags={"input": inputs}, environment={})
+    return load_config({}, assignments=("stream.shards=2",), flags={"input": inputs}, environment={})
 
 
 def listed(folder: Path, of: Config, files: list[SourceFile]) -> None:

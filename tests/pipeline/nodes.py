@@ -93,7 +93,7 @@ class Nodes:
         return Summary(json.loads((self.shared / "summary.json").read_text()))
 
     def audits(self) -> dict[str, str]:
-        """Audits by their place in the shared folder, one for each lane."""
+        """Audits by their place in the shared folder, one for each trainer of a shard."""
         return {str(path.relative_to(self.shared)): path.read_text() for path in self.shared.rglob("audit*.jsonl")}
 
     def curve(self, name: str) -> list[float]:

@@ -107,7 +107,7 @@ def test_a_run_without_a_model_survives_kills_at_any_time(
     assert (restarts["trainer"], restarts["fetcher"]) == (2, 1)
 
 
-def test_a_trainer_without_a_model_takes_its_lane_over_tcp(
+def test_a_trainer_without_a_model_takes_the_stream_over_tcp(
     processes: Processes, command: list[str], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     keys = tmp_path / "keys"

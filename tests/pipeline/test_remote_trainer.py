@@ -1,4 +1,4 @@
-"""A trainer that gets its lane over tcp, with CURVE, in a run directory of its own: it trains the same stream."""
+"""A trainer that gets its units over tcp, with CURVE, in a run directory of its own: it trains the same stream."""
 
 from __future__ import annotations
 

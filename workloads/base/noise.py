@@ -32,6 +32,6 @@ class Noise:
         place = (microbatch.shard, microbatch.number)
         if place not in self._generators:
             generator = torch.Generator(self._device)
-            seed = stream_seed(self._purpose, self._seed, self._step, *place)
-            self._generators[place] = generator.manual_seed(seed)
+            generator.manual_seed(stream_seed(self._purpose, self._seed, self._step, *place))
+            self._generators[place] = generator
         return self._generators[place]

@@ -20,7 +20,7 @@ from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 CPU = torch.device("cpu")
-STREAM = StreamConfig(batch_events=64, unit_events=150, max_particles=300, slot_mib=1, block_files=2, lanes=2)
+STREAM = StreamConfig(batch_events=64, unit_events=150, max_particles=300, slot_mib=1, block_files=2)
 SMALL = (
     "trainer.device=cpu",
     "trainer.threads=1",
@@ -54,7 +54,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(bench, ["trainer", *arguments, "--seconds", "0", *settings], catch_exceptions=False)
 
 
-def test_batches_hold_every_event_once_as_many_a_batch_as_a_step_of_all_lanes(files: Path) -> None:
+def test_batches_hold_every_event_once_as_many_a_batch_as_a_step_has(files: Path) -> None:
     config = Config(input=(str(files),), stream=STREAM.model_copy(update={"max_particles_per_event": 300}))
     batches = batches_from_files(config, 1000, CPU)
     found = rows(batches)

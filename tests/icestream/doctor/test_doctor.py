@@ -68,9 +68,9 @@ def test_all_mistakes_of_the_configuration_are_problems_of_one_answer(tmp_path: 
 
 def test_what_icestream_run_alone_refuses_is_a_problem_too(tmp_path: Path) -> None:
     write_events(tmp_path / "a.parquet", make_events([1]))
-    arguments = ("--set", "local.trainers=3", "--set", "stream.lanes=2")
+    arguments = ("--set", "local.trainers=3", "--set", "stream.shards=2")
     result = diagnosed("-i", tmp_path / "a.parquet", "--run-dir", tmp_path / "run", *arguments)
-    assert "problem  configuration  local.trainers = 3, but stream.lanes = 2" in result.output
+    assert "problem  configuration  3 trainers can't share stream.shards = 2 evenly" in result.output
 
 
 def test_each_bad_file_is_named_and_the_good_ones_do_not_hide_it(tmp_path: Path) -> None:

@@ -147,9 +147,8 @@ def test_a_stop_of_another_node_is_no_failure(tmp_path: Path, capsys: pytest.Cap
 
 def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
     assert "no input given" in refused(tmp_path)
-    assert "stream.lanes = 3 must be a multiple of stream.shards = 2" in refused(
-        tmp_path, "-i", "x", "--set", "stream.shards=2", "--set", "stream.lanes=3"
-    )
+    assert "--set stream.shards" in refused(tmp_path, "-i", "x", nodes=2)
+    assert "stream.lanes is gone" in refused(tmp_path, "-i", "x", "--set", "stream.lanes=2")
 
 
 def test_a_shared_folder_in_which_nothing_can_be_written(tmp_path: Path) -> None:
@@ -177,13 +176,13 @@ def test_a_number_of_nodes_that_does_not_divide_the_shards(nodes: int) -> None:
     with pytest.raises(
         BadInputError, match=r"must be a multiple of it; possible numbers of nodes with --trainers 1: 1, 2, 4$"
     ):
-        require_shares(StreamConfig(shards=4, lanes=4), nodes, 1)
+        require_shares(StreamConfig(shards=4), nodes, 1)
 
 
 def test_several_nodes_of_a_run_without_shards_are_told_what_to_set() -> None:
-    with pytest.raises(BadInputError, match=r"new run: --set stream.shards=6 --set stream.lanes=6, or multiples of 6$"):
+    with pytest.raises(BadInputError, match=r"new run: --set stream.shards=2, or a multiple of it$"):
         require_shares(StreamConfig(), 2, 3)
-    require_shares(StreamConfig(shards=6, lanes=6), 2, 3)
+    require_shares(StreamConfig(shards=2), 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -199,13 +198,13 @@ def test_the_shards_of_a_node_in_words(shards: range, words: str) -> None:
 
 
 def test_trainers_of_all_nodes_that_can_not_share_the_shards() -> None:
-    require_shares(StreamConfig(shards=4, lanes=8), 2, 4)
+    require_shares(StreamConfig(shards=4), 2, 4)
     with pytest.raises(BadInputError, match="6 trainers can't share"):
-        require_shares(StreamConfig(shards=4, lanes=12), 2, 3)
+        require_shares(StreamConfig(shards=4), 2, 3)
 
 
 def test_the_number_of_nodes_is_refused_before_its_consequences(tmp_path: Path) -> None:
-    settings = ("--set", "stream.shards=4", "--set", "stream.lanes=4")
+    settings = ("--set", "stream.shards=4")
     assert refused(tmp_path, "-i", "x", *settings, nodes=3).startswith(
         "--nodes 3: stream.shards = 4 must be a multiple"
     )
@@ -238,7 +237,7 @@ def test_files_that_are_not_those_of_node_0(assignments: tuple[str, ...]) -> Non
 def test_settings_of_a_machine_may_differ() -> None:
     require_same(config(), config("trainer.device=cpu", "trainer.threads=3", "local.decoders=7", "decoder.threads=2"))
     with pytest.raises(BadInputError, match="--trainers 2, but node 0 has 1"):
-        require_same(config("stream.lanes=2"), config("local.trainers=2", "stream.lanes=2"))
+        require_same(config(), config("local.trainers=2"))
 
 
 def test_other_code_makes_another_plan() -> None:

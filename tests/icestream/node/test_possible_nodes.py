@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from common.config import StreamConfig
+from common.config import MOST_TRAINERS, StreamConfig
 from common.errors import BadInputError
 from icestream.cli import cli
 from icestream.commands.node.settings import node_config
@@ -16,33 +16,30 @@ from icestream.commands.possible_nodes import possible_nodes, require_shares
 from icestream.commands.ray.driver import ClusterView, NodesDriver, ReserveMachines, largest_fitting
 from icestream.commands.slurm import command
 from icestream.commands.slurm.script import SlurmJob
-from services.trainer.stream.lane import lanes_of_share, shares_of_rank
+from services.trainer.stream.shares import ShardShare, shares_of_rank
 
 TEMPLATE = Path(command.__file__).with_name("job.sbatch").read_text()
 SETTINGS = [
-    (shards, lanes, trainers)
+    (shards, trainers)
     for shards in (1, 2, 4, 6, 8, 12, 24)
-    for lanes in (shards, 2 * shards, 3 * shards)
-    for trainers in (1, 2, 3, 4, 5, 8)
+    for trainers in (1, 2, 3, 4, 5, 8, 17)
 ]
-
-
-def stream_of(shards: int, lanes: int) -> StreamConfig:
-    return StreamConfig(shards=shards, lanes=lanes, slots=max(8, lanes))
 
 
 def test_a_lost_machine_leaves_a_number_of_nodes_that_can_share_the_run() -> None:
     """Twelve shards on three nodes with four trainers each: two nodes divide the shards, but their trainers don't."""
-    possible = possible_nodes(stream_of(12, 12), 4)
-    assert possible == (1, 3)
+    possible = possible_nodes(StreamConfig(shards=12), 4)
+    assert possible == (1, 3, 6, 12)
     (order,) = NodesDriver(3, possible, 0).decide(ClusterView(0, 2))
     assert isinstance(order, ReserveMachines)
     assert order.count == 1
 
 
-@pytest.mark.parametrize(("shards", "lanes", "trainers"), SETTINGS)
-def test_on_a_possible_number_of_nodes_each_lane_has_one_trainer(shards: int, lanes: int, trainers: int) -> None:
-    stream = stream_of(shards, lanes)
+@pytest.mark.parametrize(("shards", "trainers"), SETTINGS)
+def test_on_a_possible_number_of_nodes_all_shards_have_as_many_trainers_or_all_trainers_as_many_shards(
+    shards: int, trainers: int
+) -> None:
+    stream = StreamConfig(shards=shards)
     possible = possible_nodes(stream, trainers)
     for nodes in range(1, shards + 1):
         if nodes not in possible:
@@ -51,28 +48,31 @@ def test_on_a_possible_number_of_nodes_each_lane_has_one_trainer(shards: int, la
             continue
         require_shares(stream, nodes, trainers)
         ranks = nodes * trainers
-        shares = [
-            [(share, lanes_of_share(stream, share)) for share in shares_of_rank(stream, r, ranks)] for r in range(ranks)
-        ]
-        found = [(share.shard, lane.number) for of_rank in shares for share, lanes_ in of_rank for lane in lanes_]
-        assert sorted(found) == [(shard, lane) for shard in range(shards) for lane in range(stream.shard_lanes)]
-        assert len({sum(len(lanes_) for _, lanes_ in of_rank) for of_rank in shares}) == 1, "as many lanes each"
+        shares = [shares_of_rank(stream, rank, ranks) for rank in range(ranks)]
+        each = max(ranks // shards, 1)
+        assert each <= MOST_TRAINERS
+        found = sorted(one for of_rank in shares for one in of_rank)
+        assert found == [ShardShare(shard, rank, each) for shard in range(shards) for rank in range(each)]
+        assert {len(of_rank) for of_rank in shares} == {max(shards // ranks, 1)}
+        of_node = shards // nodes
+        for rank, of_rank in enumerate(shares):
+            own = range(rank // trainers * of_node, (rank // trainers + 1) * of_node)
+            assert all(one.shard in own for one in of_rank), "shards of its own node, where their fetchers are"
 
 
-@pytest.mark.parametrize(("shards", "lanes", "trainers"), [(12, 12, 4), (8, 16, 4), (12, 60, 5), (6, 12, 3)])
+@pytest.mark.parametrize(("shards", "trainers"), [(12, 4), (8, 4), (12, 5), (6, 3), (2, 16)])
 def test_each_number_that_an_engine_may_choose_is_accepted_by_the_nodes(
-    tmp_path: Path, shards: int, lanes: int, trainers: int
+    tmp_path: Path, shards: int, trainers: int
 ) -> None:
     (tmp_path / "a.parquet").touch()
-    stream = stream_of(shards, lanes)
-    assignments = [f"stream.shards={shards}", f"stream.lanes={lanes}", f"stream.slots={stream.slots}", "workload=muons"]
+    assignments = [f"stream.shards={shards}", "workload=muons"]
     flags = {"input": (str(tmp_path / "a.parquet"),), "local.trainers": trainers}
-    possible = possible_nodes(stream, trainers)
+    possible = possible_nodes(StreamConfig(shards=shards), trainers)
     assert possible
     for machines in range(shards + 2):
         nodes = largest_fitting(possible, machines)
         if nodes:
-            assert node_config(tmp_path / "shared", nodes, None, assignments, flags).stream.lanes == lanes
+            assert node_config(tmp_path / "shared", nodes, None, assignments, flags).stream.shards == shards
 
 
 @pytest.mark.process
@@ -110,12 +110,9 @@ def chosen(folder: Path, possible: tuple[int, ...], machines: int, exit_code: in
 
 def test_a_run_that_can_go_on_with_no_fewer_nodes_is_warned_of_at_its_start(tmp_path: Path) -> None:
     words = ["slurm", "--nodes", "12", "--shared", str(tmp_path), "--run-dir", "/local", "--trainers", "5"]
-    settings = ("stream.shards=12", "stream.lanes=60", "stream.slots=60")
-    done = CliRunner().invoke(cli, [*words, *(word for one in settings for word in ("--set", one))])
+    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=12"])
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith(
-        "WARNING: 12 nodes, and no fewer can share the run's shards and lanes with 5 trainers"
-    )
+    assert done.stderr.startswith("WARNING: 12 nodes, and no fewer can share the run's shards with 5 trainers")
 
 
 def test_a_first_start_with_too_few_machines_says_which_numbers_are_possible() -> None:

@@ -151,10 +151,10 @@ class RayRun:
         return summary
 
     def trained(self) -> Counter[tuple[int, ...]]:
-        """Times that each part of the data was trained, by the audits: lane, epoch, unit, microbatch, events."""
+        """Times that each part of the data was trained, by the audits: shard, epoch, unit, microbatch, events."""
         texts = [path.read_text() for path in self.shared.rglob("audit*.jsonl")]
         lines = [json.loads(line) for text in texts for line in text.splitlines()]
-        names = ("lane", "epoch", "unit", "microbatch", "events")
+        names = ("shard", "epoch", "unit", "microbatch", "events")
         return Counter(tuple(line[name] for name in names) for line in lines)
 
     def nothing_is_left(self) -> None:

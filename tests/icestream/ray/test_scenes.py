@@ -33,7 +33,7 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 EVENTS = 2000
 STREAM = (
     *(one for one in SMALL_STREAM if not one.startswith(("trainer.wgan", "stream.block_files", "stream.batch_events"))),
-    *("stream.shards=2", "stream.lanes=2", "stream.block_files=1", "stream.batch_events=20"),
+    *("stream.shards=2", "stream.block_files=1", "stream.batch_events=20"),
     *("trainer.checkpoint_every=2", "trainer.validation.events=0"),
 )
 """Two shards, and many small steps, with a checkpoint every other one."""

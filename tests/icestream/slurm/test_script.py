@@ -176,7 +176,7 @@ def test_the_verdict_is_that_of_all_nodes(codes: tuple[str | None, ...], verdict
 
 def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_path: Path) -> None:
     toml = tmp_path / "mine.toml"
-    toml.write_text("[stream]\nshards = 8\nlanes = 8\n")
+    toml.write_text("[stream]\nshards = 8\n")
     words = ["slurm", "--nodes", "4", "--shared", str(tmp_path / "shared"), "--run-dir", "/local", "-c", str(toml)]
     done = CliRunner().invoke(cli, [*words, "-i", "/data/*.parquet", "--decoders", "3"])
     assert done.exit_code == 0, done.output
@@ -205,17 +205,17 @@ def test_an_option_that_no_node_knows_is_a_mistake(engine: str, words: list[str]
 
 
 @pytest.mark.parametrize("engine", ["slurm", "ray"])
-def test_trainers_that_can_not_share_the_lanes_are_a_mistake(engine: str, tmp_path: Path) -> None:
+def test_trainers_that_can_not_share_the_shards_are_a_mistake(engine: str, tmp_path: Path) -> None:
     words = [engine, "--nodes", "2", "--shared", str(tmp_path), "--run-dir", "/local", "--trainers", "3"]
-    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=2", "--set", "stream.lanes=2"])
+    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=4"])
     assert isinstance(done.exception, BadInputError)
-    assert "local.trainers = 3 on each of 2 nodes, but stream.lanes = 2" in str(done.exception)
-    assert str(done.exception).endswith("possible numbers of nodes with --trainers 3: none")
+    assert "6 trainers can't share stream.shards = 4 evenly" in str(done.exception)
+    assert str(done.exception).endswith("possible numbers of nodes with --trainers 3: 4")
 
 
 @pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
 def test_nodes_that_do_not_divide_the_shards_are_a_mistake(engine: list[str], tmp_path: Path) -> None:
     words = [*engine, "--nodes", "3", "--shared", str(tmp_path), "--run-dir", "/local"]
-    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=8", "--set", "stream.lanes=8"])
+    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=8"])
     assert isinstance(done.exception, BadInputError)
     assert "--nodes 3: stream.shards = 8 must be a multiple of it" in str(done.exception)

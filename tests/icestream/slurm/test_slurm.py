@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 EVENTS = 4000
 STREAM = (
     *SMALL_STREAM,
-    *("stream.shards=2", "stream.lanes=2", "stream.block_files=1", "stream.batch_events=50", "local.decoders=1"),
+    *("stream.shards=2", "stream.block_files=1", "stream.batch_events=50", "local.decoders=1"),
     *("trainer.checkpoint_every=1", "trainer.validation.events=0"),
 )
 """80 steps, and a checkpoint after each."""
@@ -167,7 +167,7 @@ class Job:
         assert (summary["events_read"] == EVENTS) == whole
         lines = [json.loads(line) for audit in self.run.audits().values() for line in audit.splitlines()]
         assert sum(line["events"] for line in lines) == summary["events_trained"] > 0
-        assert len({(line["lane"], line["epoch"], line["unit"], line["microbatch"]) for line in lines}) == len(lines)
+        assert len({(line["shard"], line["epoch"], line["unit"], line["microbatch"]) for line in lines}) == len(lines)
 
 
 def test_a_users_mistake_is_not_tried_again(cluster: SlurmCluster, tmp_path: Path) -> None:

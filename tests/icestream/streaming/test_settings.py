@@ -12,6 +12,7 @@ import icestream
 from icestream.streaming.settings import StreamState, stream_config
 from services.config.root import Config
 from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.sharded_position import start_of
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"decoders": 0}, r"local.decoders = 0: expected a number from 1 to 1024, or auto"),
@@ -66,7 +67,7 @@ def test_inputs_are_paths_in_any_form_and_are_looked_for_at_once(file: Path) -> 
 
 
 def made(inputs: Any, **flags: object) -> Config:
-    return stream_config(inputs, run_dir=None, config=None, settings={}, flags=flags, lanes=1)
+    return stream_config(inputs, run_dir=None, config=None, settings={}, flags=flags)
 
 
 def test_a_state_is_that_of_one_order_whatever_the_number_of_decoders(file: Path) -> None:
@@ -76,10 +77,10 @@ def test_a_state_is_that_of_one_order_whatever_the_number_of_decoders(file: Path
         StreamState.read(state, made(file, seed=4))
     with pytest.raises(icestream.BadInputError, match="has format 9; expected 1"):
         StreamState.read(state | {"format": 9}, made(file))
-    two_lanes = StreamPosition.start(2).model_dump_json()
+    two_shards = start_of(2).model_dump_json()
     for damaged in (
         *({}, {"format": 1}, state | {"position": "{"}, state | {"epoch": None}, state | {"epoch": -1}),
-        *(state | {"position": two_lanes}, state | {"plan_hash": "", "settings": "[]"}),
+        *(state | {"position": two_shards}, state | {"plan_hash": "", "settings": "[]"}),
     ):
         with pytest.raises(icestream.BadInputError, match="not the state of a stream"):
             StreamState.read(damaged, made(file))
