@@ -20,7 +20,7 @@ from services.trainer.health.health_log import HEALTH_FILE, HealthLog
 from services.trainer.health.unhealthy import Unhealthy
 from services.trainer.speed.flop_meter import FlopMeter
 from services.trainer.state import TrainState
-from services.trainer.stream.audit import AuditFiles
+from services.trainer.stream.audit import Audit
 from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.stream_loop import StreamLoop
@@ -34,7 +34,7 @@ def train(
     feed: Feed,
     checkpoints: Checkpoints,
     telemetry: Telemetry,
-    audit: AuditFiles | None,
+    audit: Audit | None,
     config: TrainerConfig,
     config_json: str,
     stopped: Callable[[], bool],
@@ -63,7 +63,7 @@ class TrainingLoop(StreamLoop):
         feed: Feed,
         commits: Commits,
         telemetry: Telemetry,
-        audit: AuditFiles | None,
+        audit: Audit | None,
         guard: Guard,
         drafts: WeightDrafts,
         config: TrainerConfig,

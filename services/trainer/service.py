@@ -40,9 +40,9 @@ from services.trainer.run_checks import (
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
+from services.trainer.stream.audit import audit_of
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.shared_audit import open_audit
 from services.trainer.stream.shares import shares_of_rank
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
@@ -322,7 +322,7 @@ def _train(
         attempt=attempt,
     )
     telemetry.warn(warnings)
-    audit = open_audit(run_dir, config.stream, state.audit_bytes, ranks, attempt) if config.trainer.audit else None
+    audit = audit_of(run_dir, state.audit_bytes, ranks, config.stream, attempt) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
     gauges = Gauges(results, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
@@ -347,7 +347,5 @@ def _train(
             write_status(run_dir, "trainer", status)
     finally:
         telemetry.close()
-        if audit is not None:
-            audit.close()
     require_data(status)
     return status

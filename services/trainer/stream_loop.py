@@ -12,7 +12,7 @@ from common.transport import StopRequested
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import Unhealthy
 from services.trainer.progress import TrainingProgress
-from services.trainer.stream.audit import AuditFiles
+from services.trainer.stream.audit import Audit
 from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
@@ -30,7 +30,7 @@ class StreamLoop(ABC):
         feed: Feed,
         commits: Commits,
         telemetry: Telemetry,
-        audit: AuditFiles | None,
+        audit: Audit | None,
         *,
         max_steps: int,
     ) -> None:

@@ -18,9 +18,9 @@ from services.config.root import load_config
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.lane import ShardShare
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.shares import ShardShare
 
 HOLD_VARIABLE = "HOLD_RANK"
 
@@ -41,7 +41,7 @@ def main() -> None:
         ranks=ranks,
     )
     place = run_dir / f"rank-{rank}.json"
-    position, audit_bytes = StreamPosition.start(config.stream.lanes), 0
+    position, audit_bytes = StreamPosition(), 0
     if place.exists():
         size, _, text = place.read_text().partition("\n")
         position, audit_bytes = StreamPosition.model_validate_json(text), int(size)
@@ -62,7 +62,6 @@ def main() -> None:
         if feed.ended:
             feed.finished(feed.position)
     finally:
-        audit.close()
         feed.close()
 
 

@@ -84,9 +84,6 @@ def test_a_run_that_diverges_whatever_is_done_ends_with_one_line_and_is_not_star
     assert not_finite(processes.checkpoint()["task"]) == []
 
 
-LANES = settings("stream.lanes=2", "stream.slots=4")
-
-
 def audits(processes: Processes) -> list[str]:
     return sorted(line for path in processes.run_dir.glob("audit*.jsonl") for line in path.read_text().splitlines())
 
@@ -94,7 +91,7 @@ def audits(processes: Processes) -> list[str]:
 def test_trainers_that_learn_together_go_back_together_and_every_event_counts_once(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    arguments = [*command, *LANES, "--trainers", "2"]
+    arguments = [*command, "--trainers", "2"]
     run = processes.start("run", *arguments, environment={"DIVERGE_TOGETHER": "33"})
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary().events == undisturbed.summary.events
@@ -108,7 +105,7 @@ def test_trainers_that_learn_together_go_back_together_and_every_event_counts_on
 
 def test_trainers_that_diverge_whatever_is_done_end_together(processes: Processes, command: list[str]) -> None:
     hopeless = settings("trainer.wgan.critic_lr=1e30", "trainer.health.rollbacks=2")
-    exit_code, output = processes.run("run", *command, *hopeless, *LANES, "--trainers", "2")
+    exit_code, output = processes.run("run", *command, *hopeless, "--trainers", "2")
     assert exit_code == 2, processes.report()
     assert "Going back 2 time(s) did not help" in output.splitlines()[-1]
     assert len(health_lines(processes)) % 2 == 0

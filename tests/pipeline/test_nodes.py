@@ -19,7 +19,7 @@ RANKS = 4
 """Trainers of all nodes."""
 STREAM = (
     *(one for one in SMALL_STREAM if not one.startswith(("stream.batch_events", "stream.block_files"))),
-    *("stream.shards=4", "stream.lanes=4", "stream.block_files=1", "stream.batch_events=800", "local.decoders=1"),
+    *("stream.shards=4", "stream.block_files=1", "stream.batch_events=800", "local.decoders=1"),
     *("trainer.log_every=1", "trainer.wgan.penalty_weight=10", "trainer.wgan.critic_steps=1"),
     *("trainer.wgan.generator_lr=2e-5", "trainer.wgan.critic_lr=4e-5", "trainer.validation.events=0"),
 )
@@ -78,8 +78,7 @@ def assert_same(run: Nodes, other: Nodes) -> None:
 
 def test_four_nodes_train_every_event_and_the_shared_folder_has_the_results(of_four: Nodes, showers: Showers) -> None:
     of_four.summary().assert_read(EPOCHS * showers.events)
-    lanes = [f"shards/{shard:03d}/audit-lane{shard:03d}.jsonl" for shard in range(4)]
-    assert sorted(of_four.audits()) == lanes
+    assert sorted(of_four.audits()) == [f"shards/{shard:03d}/audit.jsonl" for shard in range(4)]
     assert newest_number(of_four.shared) == 1
     for place in range(4):
         assert f"rank {place} of 4, on cpu" in of_four.node(place).log("trainer")

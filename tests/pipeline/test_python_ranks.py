@@ -1,4 +1,4 @@
-"""`icestream.stream` in two ranks started by torchrun: each gets its lanes, and the state of any of them is exact."""
+"""`icestream.stream` in two ranks started by torchrun: each gets its share of each batch, and the state of any of them is exact."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_ranks(files: Path, folder: Path, resume: str = "") -> list[Any]:
 
 
 def test_two_ranks_share_one_stream_and_the_state_of_either_continues_it(files: Path, tmp_path: Path) -> None:
-    settings = {"stream.block_files": 2, "stream.slot_mib": 1, "stream.lanes": 2}
+    settings = {"stream.block_files": 2, "stream.slot_mib": 1}
     with icestream.stream(files, decoders=2, batch_events=40, device="cpu", settings=settings) as stream:
         alone = [sorted(batch.events["primary_id"].tolist()) for batch in stream]
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 FILES = 6
 """Files of the data set, in one block of each of two shards."""
-SHARDS = ("stream.shards=2", "stream.lanes=4", "stream.block_files=3", "stream.slots=4", "local.decoders=1")
+SHARDS = ("stream.shards=2", "stream.block_files=3", "stream.slots=4", "local.decoders=1")
 
 
 def write(folder: Path, showers: Showers) -> list[Path]:
@@ -68,7 +68,7 @@ def test_a_new_plan_of_other_inputs_begins_in_all_shards(
     processes.summary().assert_read(before + showers.events // 3)
 
 
-def test_an_endless_run_without_an_event_to_train_ends_although_one_trainer_reads_all_lanes(
+def test_an_endless_run_without_an_event_to_train_ends_although_one_trainer_reads_all_shards(
     processes: Processes, showers: Showers
 ) -> None:
     command = [*showers.input, *settings(*COUNTING, *SHARDS, "stream.block_files=1", "stream.held_out=0.9999999")]
@@ -106,7 +106,7 @@ def test_a_disk_budget_that_is_too_small_for_one_of_the_shards_ends_the_run_with
     small, large = (max(path.stat().st_size for path in paths[first::2]) for first in range(2))
     budget_bytes = int(1.9 * large)
     assert 3 * small < budget_bytes < 2 * min(path.stat().st_size for path in paths[1::2])
-    of_stream = ("stream.batch_events=3000", "stream.block_files=1", "stream.shuffle=false", "stream.lanes=2")
+    of_stream = ("stream.batch_events=3000", "stream.block_files=1", "stream.shuffle=false")
     budget = f"fetcher.disk_budget_gib={2 * budget_bytes / 2**30}"
     with served(folder) as url:
         names = [word for path in paths for word in ("-i", f"{url}/{path.name}")]

@@ -16,8 +16,7 @@ from common.status_files import read_fetchers
 
 pytestmark = pytest.mark.slow
 
-SHARDS = ("stream.block_files=1", "stream.slots=4", "stream.lanes=4", "local.decoders=1")
-"""With two lanes in each of two shards, or one in each of four."""
+SHARDS = ("stream.block_files=1", "stream.slots=4", "local.decoders=1")
 
 
 def arguments(showers: Showers, shards: int, stream: tuple[str, ...] = SMALL_STREAM) -> list[str]:
@@ -25,13 +24,10 @@ def arguments(showers: Showers, shards: int, stream: tuple[str, ...] = SMALL_STR
     return [*showers.input, *settings(*stream, *SHARDS, f"stream.shards={shards}"), "--epochs", str(EPOCHS)]
 
 
-def by_lane(processes: Processes) -> dict[int, list[str]]:
-    """The audits of all shards, lane by lane."""
-    lanes: dict[int, list[str]] = {}
-    for path in sorted(processes.run_dir.glob("shards/*/audit*.jsonl")):
-        for line in path.read_text().splitlines():
-            lanes.setdefault(json.loads(line)["lane"], []).append(line)
-    return lanes
+def by_trainer(processes: Processes) -> dict[str, list[str]]:
+    """The audits of all trainers of all shards, by their place in the run directory."""
+    paths = sorted(processes.run_dir.glob("shards/*/audit*.jsonl"))
+    return {str(path.relative_to(processes.run_dir)): path.read_text().splitlines() for path in paths}
 
 
 def pid_of(processes: Processes, verb: str, shard: int) -> int:
@@ -45,7 +41,7 @@ def pid_of(processes: Processes, verb: str, shard: int) -> int:
 
 def assert_same(processes: Processes, undisturbed: Processes) -> None:
     """Weights, position and audits are those of the other run, to the bit."""
-    assert by_lane(processes) == by_lane(undisturbed)
+    assert by_trainer(processes) == by_trainer(undisturbed) != {}
     one, other = processes.checkpoint(), undisturbed.checkpoint()
     assert same(one["task"], other["task"])
     assert one["position"] == other["position"]
@@ -87,14 +83,15 @@ def test_every_event_is_trained_once_an_epoch(undisturbed: Finished, showers: Sh
     processes, _ = undisturbed
     processes.summary().assert_read(EPOCHS * showers.events)
     shards = len(processes.trainer.shards)
-    lanes = by_lane(processes)
-    lanes_a_shard = 4 // shards
-    assert lanes.keys() <= set(range(4))
-    lines = [json.loads(line) for of_lane in lanes.values() for line in of_lane]
-    assert sum(line["events"] for line in lines) == EPOCHS * showers.events
-    for lane, of_lane in lanes.items():
-        assert {json.loads(line)["unit"] % lanes_a_shard for line in of_lane} <= {lane % lanes_a_shard}
+    audits = by_trainer(processes)
+    assert sorted(audits) == [f"shards/{shard:03d}/audit.jsonl" for shard in range(shards)]
     of_shards = [shard.events_read for shard in processes.trainer.shards]
+    for shard, lines in enumerate(map(audits.get, sorted(audits))):
+        found = [json.loads(line) for line in lines or ()]
+        assert {line["shard"] for line in found} == {shard}
+        places = [(line["epoch"], line["unit"], line["microbatch"]) for line in found]
+        assert places == sorted(set(places)), "in the order of the shard's units"
+        assert sum(line["events"] for line in found) == of_shards[shard]
     blocks = [len(range(shard, 3 * EPOCHS, shards)) for shard in range(shards)]
     assert of_shards == [2_000 * number for number in blocks]
     together = read_fetchers(processes.run_dir)
@@ -130,13 +127,13 @@ def test_a_killed_trainer_changes_nothing(processes: Processes, of_two: Finished
 
 
 @pytest.mark.parametrize(("undisturbed", "trainers"), [("of_two", 4), ("of_four", 2)], indirect=["undisturbed"])
-def test_trainers_that_share_the_shards_train_in_each_lane_what_one_does(
+def test_trainers_that_share_the_shards_train_of_each_what_one_does(
     processes: Processes, undisturbed: Finished, trainers: int
 ) -> None:
     """Two read one shard, or each reads two. As many trainers as shards: the next test, and the nodes."""
     other, command = undisturbed
     processes.train(*command, "--trainers", str(trainers))
-    assert by_lane(processes) == by_lane(other)
+    assert processes.audits() == other.audits() != []
     assert processes.summary()["steps"] == other.summary()["steps"]
     assert processes.summary().events == other.summary().events
 
@@ -145,7 +142,7 @@ def test_a_stopped_run_goes_on_with_another_number_of_trainers(processes: Proces
     other, command = of_two
     processes.train(*command, "--trainers", "2", "--max-steps", "20")
     processes.train(*command, "--trainers", "1", "--max-steps", "0")
-    assert by_lane(processes) == by_lane(other)
+    assert processes.audits() == other.audits() != []
     assert processes.summary().events == other.summary().events
 
 
@@ -194,12 +191,12 @@ def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_
     assert "shard 0: 6,001 planned, but 6,000 read by the trainers (1 missing)" in trainer.output()
     for process in others:
         assert processes.finish(process) == 0, processes.report()
-    assert sum(len(lines) for lines in by_lane(processes).values()) > 0
+    assert processes.audits()
     assert processes.summary()["events_read"] == EPOCHS * showers.events
 
 
 def test_an_endless_run_without_an_event_to_train_ends_with_the_reason(processes: Processes, showers: Showers) -> None:
-    command = [*arguments(showers, 2)[:-2], *settings("stream.held_out=0.9999999", "stream.lanes=2")]
+    command = [*arguments(showers, 2)[:-2], *settings("stream.held_out=0.9999999")]
     exit_code, output = processes.run("run", *command, "--epochs", "0", "--trainers", "2")
     assert exit_code == 2
     assert "no event of a whole epoch can be trained" in output

@@ -11,7 +11,7 @@ from services.trainer.checkpoints.guard import Guard
 from services.trainer.checkpoints.weight_drafts import WeightDrafts
 from services.trainer.health.unhealthy import NotFinite, Unhealthy
 from services.trainer.state import TrainState
-from services.trainer.stream.audit import AuditFiles
+from services.trainer.stream.audit import Audit
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ def roll_back(
     commits: Commits,
     drafts: WeightDrafts,
     guard: Guard,
-    audit: AuditFiles | None,
+    audit: Audit | None,
 ) -> None:
     """Roll ``state`` back, weights and stream. It is saved at once, so that a restart uses the lower rates as well.
 

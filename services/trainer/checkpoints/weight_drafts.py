@@ -11,7 +11,7 @@ from services.trainer.checkpoints.snapshot import Snapshot, Snapshots, not_finit
 from services.trainer.health.health import Health
 from services.trainer.health.unhealthy import NotFinite
 from services.trainer.state import TrainState
-from services.trainer.stream.audit import AuditFiles
+from services.trainer.stream.audit import Audit
 from services.trainer.telemetry.telemetry import Telemetry
 
 
@@ -24,7 +24,7 @@ class WeightDrafts:
         checkpoints: Checkpoints,
         guard: Guard,
         telemetry: Telemetry,
-        audit: AuditFiles | None,
+        audit: Audit | None,
         config_json: str,
     ) -> None:
         self._state = state

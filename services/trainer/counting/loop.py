@@ -12,7 +12,7 @@ from services.trainer.checkpoints.commits import Commits
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.progress import TrainingProgress
 from services.trainer.speed.pace import Pace
-from services.trainer.stream.audit import AuditFiles
+from services.trainer.stream.audit import Audit
 from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.stream_loop import StreamLoop
@@ -32,7 +32,7 @@ class CountingLoop(StreamLoop):
         feed: Feed,
         checkpoints: PositionCheckpoints,
         telemetry: Telemetry,
-        audit: AuditFiles | None,
+        audit: Audit | None,
         config: TrainerConfig,
         config_json: str,
     ) -> None:
@@ -59,7 +59,7 @@ class PositionDrafts:
     """Source of snapshots of the position alone: see Drafts in commits.py."""
 
     def __init__(
-        self, progress: TrainingProgress, checkpoints: PositionCheckpoints, audit: AuditFiles | None, config_json: str
+        self, progress: TrainingProgress, checkpoints: PositionCheckpoints, audit: Audit | None, config_json: str
     ) -> None:
         self._progress = progress
         self._checkpoints = checkpoints

@@ -23,9 +23,9 @@ from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
+from services.trainer.stream.audit import audit_of
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.microbatch_copy import Copiers
-from services.trainer.stream.shared_audit import open_audit
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.checkpoint import read_checkpoint
 
@@ -118,7 +118,7 @@ def _count(
     )
     telemetry.warn(warnings)
     attempt = attempt_of(os.environ)
-    audit = open_audit(run_dir, config.stream, progress.audit_bytes, SingleRank(), attempt) if trainer.audit else None
+    audit = audit_of(run_dir, progress.audit_bytes, SingleRank(), config.stream, attempt) if trainer.audit else None
     loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
     try:
         telemetry.status("starting", progress, feed.waits, force=True)
@@ -128,8 +128,6 @@ def _count(
         write_status(run_dir, "trainer", status)
     finally:
         telemetry.close()
-        if audit is not None:
-            audit.close()
     require_data(status)
     logger.info(
         "the pipeline alone: %.1f events/s after the first steps, of which it waited %.1f s for data",

@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self, TextIO
+from typing import NamedTuple
 
 import numpy as np
 
+from common.attempt import RunAttempt
 from common.config import StreamConfig
 from common.run_dir import shard_dir
 from common.unit_arrays import UnitArrays
@@ -24,11 +26,6 @@ AUDIT_FILE = "audit.jsonl"
 def audit_file(rank: int) -> str:
     """File name of the audit of a shard's trainer ``rank``: each records what it trains."""
     return AUDIT_FILE if rank == 0 else f"audit-rank{rank}.jsonl"
-
-
-def audit_path(folder: Path, stream: StreamConfig, shard: int, rank: int) -> Path:
-    """Audit of a shard's trainer, in the run directory or the folder that nodes share."""
-    return shard_dir(folder, shard if stream.shards > 1 else None) / audit_file(rank)
 
 
 def audit_line(arrays: UnitArrays, shard: int, epoch: int, unit: int, index: int) -> str:
@@ -82,89 +79,92 @@ class AuditSizes(NamedTuple):
         return tuple(sizes)
 
 
-class AuditFiles(Protocol):
-    """Audit of one rank: of a run on one machine (Audit), or on several nodes (shared_audit.py)."""
-
-    def write(self, lines: Sequence[tuple[int, str]]) -> None:
-        """Append the lines of a trained batch, each with its shard."""
-
-    def commit(self) -> tuple[int, ...]:
-        """Bring everything to disk, before the checkpoint that relies on it; the sizes of all files in bytes."""
-
-    def cut(self, sizes_bytes: Sequence[int]) -> None:
-        """Cut the files to these sizes, from which training continues."""
-
-    def close(self) -> None:
-        """Close the files."""
-
-
 class Audit:
-    """Audit files of a rank: one in a run without shards, else one in the folder of each shard that it reads. A resumed
-    run continues them at the checkpoint: later lines are cut off."""
+    """Audit of a rank: a file in the folder of each shard that it reads. A resumed run continues them at the
+    checkpoint: later lines are cut off.
+
+    In a run on several nodes the files are in the folder that these share. A trainer may be on another node at the next
+    start: so nothing is written there but complete parts, by the newest attempt, just before the checkpoint that relies
+    on them.
+    """
 
     def __init__(
         self,
-        run_dir: Path,
+        folder: Path,
         sizes_bytes: Sequence[int],
-        shares: Sequence[ShardShare],
         ranks: RankGroup | None = None,
         stream: StreamConfig = StreamConfig(),  # noqa: B008  frozen
+        attempt: RunAttempt | None = None,
     ) -> None:
-        """Raises OSError. ``sizes_bytes``: see AuditSizes."""
-        self._ranks = ranks or SingleRank()
-        self._known = AuditSizes(tuple(sizes_bytes), stream.shards)
-        self._files: dict[ShardShare, TextIO] = {}
-        for share in shares:
-            descriptor = _cut(audit_path(run_dir, stream, share.shard, share.rank), self._known.of(share))
-            os.lseek(descriptor, 0, os.SEEK_END)
-            self._files[share] = os.fdopen(descriptor, "w")
+        """``sizes_bytes``: see AuditSizes. ``folder``: the run directory, or with ``attempt`` that of all nodes.
 
-    @classmethod
-    def open(
-        cls,
-        run_dir: Path,
-        sizes_bytes: Sequence[int],
-        ranks: RankGroup,
-        stream: StreamConfig = StreamConfig(),  # noqa: B008  frozen
-    ) -> Self:
-        """Audit of a rank in a run directory. The first rank also cuts the files of ranks that no longer exist."""
-        if ranks.is_first:
-            known = AuditSizes(tuple(sizes_bytes), stream.shards)
-            for share in known.absent(ranks.size):
-                path = audit_path(run_dir, stream, share.shard, share.rank)
-                if path.exists():  # else it is on another machine, or gone
-                    os.close(_cut(path, known.of(share)))
-        return cls(run_dir, sizes_bytes, shares_of_rank(stream, ranks.rank, ranks.size), ranks, stream)
+        Raises OSError, and OutdatedAttemptError.
+        """
+        self._ranks = ranks or SingleRank()
+        self._folder = folder
+        self._known = AuditSizes(tuple(sizes_bytes), stream.shards)
+        self._stream = stream
+        self._attempt = attempt
+        shares = shares_of_rank(stream, self._ranks.rank, self._ranks.size)
+        self._sizes = {share: self._known.of(share) for share in shares}
+        self._lines: dict[ShardShare, list[str]] = {share: [] for share in shares}
+        # The first rank cuts the files of ranks that no longer exist, too; they may be on another machine, or gone.
+        absent = self._known.absent(self._ranks.size) if self._ranks.is_first else []
+        for share in absent:
+            if self._path(share).exists():
+                self._sizes[share], self._lines[share] = self._known.of(share), []
+        self._publish()
+        for share in absent:
+            self._sizes.pop(share, None)
+            self._lines.pop(share, None)
 
     def write(self, lines: Sequence[tuple[int, str]]) -> None:
         """Append the lines of a trained batch, each with its shard."""
-        of_shard = {share.shard: file for share, file in self._files.items()}
+        of_shard = {share.shard: kept for share, kept in self._lines.items()}
         for shard, line in lines:
-            of_shard[shard].write(line + "\n")
+            of_shard[shard].append(line + "\n")
+        if self._attempt is None:
+            self._publish(sync=False)
 
     def commit(self) -> tuple[int, ...]:
-        """Flush everything to disk, before the checkpoint that relies on it; the size of every file in bytes."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        return self._known.grown(self._ranks.gather(" ".join(str(file.tell()) for file in self._files.values())))
+        """Bring everything to disk, before the checkpoint that relies on it; the size of every file in bytes."""
+        self._publish()
+        return self._known.grown(self._ranks.gather(" ".join(map(str, self._sizes.values()))))
 
     def cut(self, sizes_bytes: Sequence[int]) -> None:
         """Cut the files to these sizes, from which training continues."""
         known = self._known._replace(sizes_bytes=tuple(sizes_bytes))
-        for share, file in self._files.items():
-            file.flush()
-            file.truncate(known.of(share))
-            file.seek(0, os.SEEK_END)
+        self._sizes = {share: known.of(share) for share in self._sizes}
+        self._lines = {share: [] for share in self._lines}
+        self._publish()
 
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
+    def _path(self, share: ShardShare) -> Path:
+        return shard_dir(self._folder, share.shard if self._stream.shards > 1 else None) / audit_file(share.rank)
+
+    def _publish(self, *, sync: bool = True) -> None:
+        """Cut the files to their sizes, and append their lines."""
+        with self._attempt.publishing() if self._attempt is not None else nullcontext():
+            for share, lines in self._lines.items():
+                self._sizes[share] = _append(self._path(share), self._sizes[share], "".join(lines).encode(), sync=sync)
+                lines.clear()
 
 
-def _cut(path: Path, size_bytes: int) -> int:
-    """Descriptor of a file that is ``size_bytes`` long at most."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    os.truncate(descriptor, min(size_bytes, os.fstat(descriptor).st_size))
-    return descriptor
+def _append(path: Path, size_bytes: int, data: bytes, *, sync: bool = True) -> int:
+    """Size of the file, cut to ``size_bytes`` at most, with ``data`` behind."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        file.truncate(min(size_bytes, file.seek(0, os.SEEK_END)))
+        file.seek(0, os.SEEK_END)
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+        return file.tell()
+
+
+def audit_of(
+    run_dir: Path, sizes_bytes: Sequence[int], ranks: RankGroup, stream: StreamConfig, attempt: RunAttempt | None
+) -> Audit:
+    """Audit of a rank: in the run directory, or, of several nodes, in the folder that they share."""
+    return Audit(run_dir if attempt is None else attempt.shared, sizes_bytes, ranks, stream, attempt)

@@ -17,6 +17,7 @@ from common.unit_arrays import UnitArrays
 from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
+from services.trainer.stream.shares import shares_of_rank
 from workloads.muons.columns import MUONS
 
 LAYOUT = Layout(events=4, particles=6, microbatches=2)
@@ -35,7 +36,7 @@ def arrays() -> UnitArrays:
 def test_a_line_says_where_the_microbatch_is_from_and_what_it_holds(arrays: UnitArrays) -> None:
     line = json.loads(audit_line(arrays, 3, 1, 5, 1))
     digest = line.pop("digest")
-    assert line == {"lane": 3, "epoch": 1, "unit": 5, "microbatch": 1, "events": 2, "particles": 3}
+    assert line == {"shard": 3, "epoch": 1, "unit": 5, "microbatch": 1, "events": 2, "particles": 3}
     assert len(digest) == 32
 
 
@@ -50,15 +51,13 @@ def test_the_digest_changes_with_every_byte_of_the_microbatch_and_no_other(array
 
 
 def test_a_resumed_run_continues_the_file_where_its_checkpoint_was(tmp_path: Path) -> None:
-    audit = Audit.open(tmp_path, (), Ranks.alone())
-    audit.write(["one", "two"])
+    audit = Audit(tmp_path, (), Ranks.alone())
+    audit.write([(0, "one"), (0, "two")])
     committed = audit.commit()
-    audit.write(["trained, but lost with the process"])
-    audit.close()
-    audit = Audit.open(tmp_path, committed, Ranks.alone())
-    audit.write(["three"])
+    audit.write([(0, "trained, but lost with the process")])
+    audit = Audit(tmp_path, committed, Ranks.alone())
+    audit.write([(0, "three")])
     audit.commit()
-    audit.close()
     assert (tmp_path / AUDIT_FILE).read_text() == "one\ntwo\nthree\n"
     assert (tmp_path / AUDIT_FILE).stat().st_mode & 0o077 == 0
 
@@ -71,17 +70,16 @@ class Rank(Ranks):
 
 
 def test_each_rank_continues_its_own_file_and_tells_the_size_of_all(tmp_path: Path) -> None:
-    other = Audit.open(tmp_path, (), Rank(1, 2))
-    other.write(["of lane 1"])
+    other = Audit(tmp_path, (), Rank(1, 2))
+    other.write([(0, "of rank 1")])
     assert other.commit() == (9, 10)
-    other.close()
-    assert (tmp_path / "audit-rank1.jsonl").read_text() == "of lane 1\n"
+    assert (tmp_path / "audit-rank1.jsonl").read_text() == "of rank 1\n"
     assert not (tmp_path / AUDIT_FILE).exists()
 
 
 def test_with_fewer_ranks_than_before_the_first_cuts_the_files_of_those_that_left(tmp_path: Path) -> None:
     (tmp_path / "audit-rank1.jsonl").write_text("kept\nlost\n")
-    Audit.open(tmp_path, (0, 5), Ranks.alone()).close()
+    Audit(tmp_path, (0, 5), Ranks.alone())
     assert (tmp_path / "audit-rank1.jsonl").read_text() == "kept\n"
 
 
@@ -97,16 +95,15 @@ class Agreeing(Ranks):
 def audit_session(run_dir: Path, sizes_bytes: tuple[int, ...], num_ranks: int, line: str) -> tuple[int, ...]:
     """Each of ``num_ranks`` trainers writes a line, and one behind the checkpoint; the sizes that this one holds."""
     ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
-    audits = [Audit.open(run_dir, sizes_bytes, rank) for rank in ranks]
+    audits = [Audit(run_dir, sizes_bytes, rank) for rank in ranks]
     for audit in audits:
-        audit.write([line])
+        audit.write([(0, line)])
         audit.commit()
     for rank in ranks:
         rank.texts = [str((run_dir / audit_file(number)).stat().st_size) for number in range(num_ranks)]
     (committed,) = {audit.commit() for audit in audits}
     for audit in audits:
-        audit.write(["behind the checkpoint"])
-        audit.close()
+        audit.write([(0, "behind the checkpoint")])
     return committed
 
 
@@ -118,11 +115,11 @@ def test_no_trainer_loses_its_audit_while_a_run_has_fewer_trainers(tmp_path: Pat
         sizes_bytes = audit_session(tmp_path, sizes_bytes, num_ranks, f"session {session}")
         for rank in range(num_ranks):
             expected.setdefault(rank, []).append(f"session {session}")
-    Audit.open(tmp_path, sizes_bytes, Ranks.alone()).close()
+    Audit(tmp_path, sizes_bytes, Ranks.alone())
     assert {rank: (tmp_path / audit_file(rank)).read_text().splitlines() for rank in expected} == expected
 
 
-STREAM = StreamConfig(lanes=4, shards=2)
+STREAM = StreamConfig(shards=2)
 
 
 def lines_of(run_dir: Path) -> dict[str, list[str]]:
@@ -133,29 +130,28 @@ def test_each_shard_has_an_audit_in_its_folder_which_any_number_of_ranks_continu
     for shard in range(2):
         shard_dir(tmp_path, shard).mkdir(parents=True)
 
-    def lines(session: int) -> list[str]:
-        return [json.dumps({"lane": lane, "session": session}) for lane in range(4)]
+    def line(shard: int, rank: int, session: int) -> str:
+        return json.dumps({"shard": shard, "rank": rank, "session": session})
 
     sizes_bytes: tuple[int, ...] = ()
     for session, num_ranks in enumerate((1, 4, 2, 4)):
         ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
-        audits = [Audit.open(tmp_path, sizes_bytes, rank, STREAM) for rank in ranks]
-        for rank, audit in enumerate(audits):
-            of_rank = {1: [0, 1, 2, 3], 2: [2 * rank, 2 * rank + 1], 4: [rank]}[num_ranks]
-            audit.write([lines(session)[lane] for lane in of_rank])
-        told = [audit._sizes() for audit in audits]
+        audits = [Audit(tmp_path, sizes_bytes, rank, STREAM) for rank in ranks]
+        told = []
+        for rank, audit in zip(ranks, audits, strict=True):
+            shares = shares_of_rank(STREAM, rank.rank, num_ranks)
+            audit.write([(share.shard, line(share.shard, share.rank, session)) for share in shares])
+            folders = [shard_dir(tmp_path, share.shard) / audit_file(share.rank) for share in shares]
+            told.append(" ".join(str(path.stat().st_size) for path in folders))
         for rank in ranks:
             rank.texts = told
         (sizes_bytes,) = {audit.commit() for audit in audits}
-        for audit in audits:
-            audit.write([lines(99)[0]] if audit is audits[0] else [])
-            audit.close()
-    Audit.open(tmp_path, sizes_bytes, Ranks.alone(), STREAM).close()
+        audits[0].write([(0, line(0, 0, 99))])
+    Audit(tmp_path, sizes_bytes, Ranks.alone(), STREAM)
     assert lines_of(tmp_path) == {
-        "shards/000/audit-rank1.jsonl": [lines(1)[1], lines(3)[1]],
-        "shards/000/audit.jsonl": [*lines(0)[:2], lines(1)[0], *lines(2)[:2], lines(3)[0]],
-        "shards/001/audit-rank1.jsonl": [lines(1)[3], lines(3)[3]],
-        "shards/001/audit.jsonl": [*lines(0)[2:], lines(1)[2], *lines(2)[2:], lines(3)[2]],
+        f"shards/{shard:03d}/{audit_file(rank)}": [line(shard, rank, session) for session in sessions]
+        for shard in range(2)
+        for rank, sessions in ((0, range(4)), (1, (1, 3)))
     }
 
 
@@ -163,16 +159,14 @@ def test_each_shard_has_an_audit_in_its_folder_which_any_number_of_ranks_continu
 def test_a_new_plan_of_other_shards_cuts_no_audit_inside_a_line(tmp_path: Path, former: int, now: int) -> None:
     for shard in range(4):
         shard_dir(tmp_path, shard).mkdir(parents=True)
-    before, after = (StreamConfig(lanes=4, shards=shards) for shards in (former, now))
-    audit = Audit.open(tmp_path, (), Ranks.alone(), before)
-    audit.write([json.dumps({"lane": lane, "text": "x" * lane * lane}) for lane in range(4)])
-    progress = TrainingProgress("former", lanes=4, shards=former)
+    before, after = (StreamConfig(shards=shards) for shards in (former, now))
+    audit = Audit(tmp_path, (), Ranks.alone(), before)
+    audit.write([(shard, json.dumps({"text": "x" * shard * shard})) for shard in range(former)])
+    progress = TrainingProgress("former", shards=former)
     progress.audit_bytes = audit.commit()
-    audit.close()
     kept = lines_of(tmp_path)
-    resumed = TrainingProgress("new", lanes=4, shards=now)
+    resumed = TrainingProgress("new", shards=now)
     resumed.restore(progress.checkpoint("{}"), accept_new_plan=True)
-    audit = Audit.open(tmp_path, resumed.audit_bytes, Ranks.alone(), after)
+    audit = Audit(tmp_path, resumed.audit_bytes, Ranks.alone(), after)
     assert len(audit.commit()) == now
-    audit.close()
     assert {path: lines for path, lines in lines_of(tmp_path).items() if lines} == kept

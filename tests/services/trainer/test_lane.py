@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from services.trainer.stream.lane import ShardShare, lanes_of_share, shares_of_rank, units_in_advance
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from services.trainer.stream.lane import ShardShare, lanes_of_share, shares_of_rank, units_in_advance
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,6 @@ class Run:
         try:
             return train(self.run_dir, self.state, feed, checkpoints, telemetry, audit, config, "{}", self.stopped)
         finally:
-            audit.close()
             telemetry.status("training", self.state, feed.waits, force=True)
             telemetry.close()
             feed.close()

@@ -6,13 +6,13 @@ import random
 from itertools import chain
 
 import pytest
+from services.trainer.stream.lane import lanes_of_share, shares_of_rank
 
 from common import messages as m
 from common.config import StreamConfig
 from common.status import Counters
 from services.fetcher.dispatcher import Action, Dispatcher, Send
 from services.trainer.ranks.agreement import Turn
-from services.trainer.stream.lane import lanes_of_share, shares_of_rank
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.sharded_position import ShardedPosition, read_position, start_of
 
