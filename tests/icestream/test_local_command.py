@@ -401,5 +401,7 @@ def test_one_slot_for_several_trainers_is_refused(tmp_path: Path) -> None:
 
 
 def test_lanes_are_refused_with_what_replaces_them(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"stream\.lanes is gone: all trainers of a shard share one stream.*leave it"):
+    with pytest.raises(
+        BadInputError, match=r"stream\.lanes is gone: all trainers of a shard share one stream.*leave it"
+    ):
         icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.lanes=2")

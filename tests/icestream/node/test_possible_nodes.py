@@ -19,11 +19,7 @@ from icestream.commands.slurm.script import SlurmJob
 from services.trainer.stream.shares import ShardShare, shares_of_rank
 
 TEMPLATE = Path(command.__file__).with_name("job.sbatch").read_text()
-SETTINGS = [
-    (shards, trainers)
-    for shards in (1, 2, 4, 6, 8, 12, 24)
-    for trainers in (1, 2, 3, 4, 5, 8, 17)
-]
+SETTINGS = [(shards, trainers) for shards in (1, 2, 4, 6, 8, 12, 24) for trainers in (1, 2, 3, 4, 5, 8, 17)]
 
 
 def test_a_lost_machine_leaves_a_number_of_nodes_that_can_share_the_run() -> None:

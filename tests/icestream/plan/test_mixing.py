@@ -87,7 +87,11 @@ NUM_FILES, ROW_GROUPS, ROW_GROUP_ROWS = 12, 4, 120
 def decoded(folder: Path, *, shuffle: bool, unit_events: int) -> tuple[list[Counter[int]], list[FileRows]]:
     """The real microbatches of one epoch as the decoder cuts them, and what the plan says of the units."""
     stream = StreamConfig(
-        block_files=NUM_FILES, unit_events=unit_events, batch_events=BATCH * MOST_TRAINERS, shuffle=shuffle, max_particles=4096
+        block_files=NUM_FILES,
+        unit_events=unit_events,
+        batch_events=BATCH * MOST_TRAINERS,
+        shuffle=shuffle,
+        max_particles=4096,
     )
     paths = [folder / f"{file}.parquet" for file in range(NUM_FILES)]
     for file, path in enumerate(paths):

@@ -11,6 +11,7 @@ from fake_cuda import FakeCuda, WatchedCopier
 from feeding import COLUMNS, CONFIG, STREAM, BatchFeed, Fetcher
 
 from common.config import StreamConfig
+from services.trainer.ranks.agreement import Agreement
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.microbatch_copy import Copiers
 from workloads.muons.columns import MUONS
@@ -43,7 +44,12 @@ def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
         copiers = Copiers(lambda arena: WatchedCopier(arena, torch.device("cuda"), COLUMNS), writable=True)
 
     def make(
-        stopped: Callable[[], bool] = lambda: False, *, stream: StreamConfig = STREAM, rank: int = 0, ranks: int = 1
+        stopped: Callable[[], bool] = lambda: False,
+        *,
+        stream: StreamConfig = STREAM,
+        rank: int = 0,
+        ranks: int = 1,
+        agreement: Agreement | None = None,
     ) -> BatchFeed:
         feeds.append(
             BatchFeed(
@@ -57,6 +63,7 @@ def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
                 stopped=stopped,
                 rank=rank,
                 ranks=ranks,
+                agreement=agreement,
             )
         )
         return feeds[-1]

@@ -69,7 +69,6 @@ class Fetcher:
             plan_hash=plan,
             max_unit_deaths=1 if wrong_headers is None else 3,
             stall_timeout_s=1000,
-            lanes=stream.shard_lanes,
         )
         self._stream = stream
         self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
@@ -146,7 +145,7 @@ class Fetcher:
         num_events = lease.unit.rows - 3 * (k in self._damaged)
         counts = np.arange(num_events) % 3
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        bounds = microbatch_bounds(offsets, self._stream.lane_batch_events, self._stream.max_particles)
+        bounds = microbatch_bounds(offsets, self._stream.microbatch_events, self._stream.max_particles)
         layout = m.Layout(num_events, int(offsets[-1]), len(bounds) - 1)
         assert slot_bytes_needed(MUONS, layout) <= STREAM.slot_bytes
         slot = self.arena.slot(lease.slot)

@@ -1,0 +1,171 @@
+"""The feeds of several trainers on one stream, against a real transport and dispatcher."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+import pytest
+from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Fetcher, rows
+
+from common import messages as m
+from common.config import StreamConfig
+from common.errors import BadInputError
+from services.trainer.ranks.agreement import Agreement
+from services.trainer.stream.fed_batch import FedBatch
+from services.trainer.stream.position import StreamPosition
+
+PATIENCE_S = 20.0
+
+
+class Meeting:
+    """Exchange of texts between threads, in the place of gloo."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.texts = [""] * size
+        self.barrier = threading.Barrier(size, timeout=PATIENCE_S)
+
+
+class ThreadRank:
+    """One rank of a meeting."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting = meeting
+        self.rank, self.size, self.is_first = rank, meeting.size, rank == 0
+
+    def gather(self, text: str) -> list[str]:
+        self._meeting.texts[self.rank] = text
+        self._meeting.barrier.wait()
+        texts = list(self._meeting.texts)
+        self._meeting.barrier.wait()
+        return texts
+
+
+Connect = Callable[..., BatchFeed]
+
+
+def trained(connect: Connect, stream: StreamConfig, num_ranks: int, at: StreamPosition) -> list[list[FedBatch]]:
+    """Batches of each rank from a position to the end of the plan, made together."""
+    meeting = Meeting(num_ranks)
+    feeds = [
+        connect(
+            stream=stream,
+            rank=rank,
+            ranks=num_ranks,
+            agreement=Agreement(ThreadRank(meeting, rank), lambda: False) if num_ranks > 1 else None,
+        )
+        for rank in range(num_ranks)
+    ]
+    taken: list[list[FedBatch]] = [[] for _ in feeds]
+
+    def train(rank: int) -> None:
+        taken[rank].extend(feeds[rank].batches(at))
+        feeds[rank].finished(feeds[rank].position)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert all(feed.ended for feed in feeds)
+    assert len({feed.position.model_dump_json() for feed in feeds}) == 1, "all ranks know the same position"
+    assert feeds[0].position.counters.adds_up()
+    for feed in feeds:
+        feed.close()
+    return taken
+
+
+def by_step(taken: Sequence[Sequence[FedBatch]]) -> list[list[str]]:
+    """Lines of the audit of each step, of all ranks."""
+    assert len({len(of_rank) for of_rank in taken}) == 1, "all ranks make the same steps"
+    return [sorted(line for fed in step for _, line in fed.audit_lines) for step in zip(*taken, strict=True)]
+
+
+def events_of(lines: Sequence[str]) -> list[int]:
+    return [json.loads(line)["events"] for line in lines]
+
+
+@pytest.mark.parametrize("slots", [2, 3, 8])
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_several_trainers_make_the_batches_that_one_makes(
+    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, slots: int
+) -> None:
+    stream = STREAM.model_copy(update={"slots": slots})
+    fetcher = fetch(stream=stream)
+    alone = trained(connect, stream, 1, StreamPosition())
+    assert [row for fed in alone[0] for row in rows(fed)] == ALL_ROWS
+    fetcher.close()
+    fetcher = fetch(stream=stream)
+    together = trained(connect, stream, num_ranks, StreamPosition())
+    assert by_step(together) == by_step(alone)
+    for step in zip(*together, strict=True):
+        assert {fed.batch.total_events for fed in step} == {sum(fed.batch.num_events for fed in step)}
+    assert all(any(fed.batch.num_events for fed in of_rank) for of_rank in together), "every trainer has work"
+    assert fetcher.finished.wait(PATIENCE_S), "the run is over once all are through"
+
+
+def test_every_batch_but_the_last_is_full_and_larger_by_less_than_its_last_microbatch(
+    fetch: Callable[..., Fetcher], connect: Connect
+) -> None:
+    fetch()
+    steps = by_step(trained(connect, STREAM, 1, StreamPosition()))
+    for lines in steps[:-1]:
+        events = [json.loads(line) for line in lines]
+        last = max(events, key=lambda one: (one["unit"], one["microbatch"]))
+        total = sum(one["events"] for one in events)
+        assert STREAM.batch_events <= total < STREAM.batch_events + last["events"]
+    assert sum(sum(events_of(lines)) for lines in steps) == sum(EVENTS)
+    assert any(len({json.loads(line)["unit"] for line in lines}) > 1 for lines in steps), "units complete each other"
+
+
+@pytest.mark.parametrize("ranks", [(3, 2, 1), (1, 3), (2, 1, 3)])
+def test_a_run_goes_on_with_another_number_of_trainers_after_any_batch(
+    fetch: Callable[..., Fetcher], connect: Connect, ranks: tuple[int, ...]
+) -> None:
+    fetcher = fetch()
+    expected = by_step(trained(connect, STREAM, 1, StreamPosition()))
+    fetcher.close()
+    for number in range(1, len(expected) - 1, 3):
+        at = StreamPosition()
+        for num_ranks in ranks:
+            fetcher = fetch()
+            taken = trained(connect, STREAM, num_ranks, at)
+            fetcher.close()
+            done = len(expected) - len(taken[0])
+            assert by_step(taken) == expected[done:]
+            if taken[0]:
+                stopped_at = taken[0][min(number, len(taken[0])) - 1].position
+                at = StreamPosition.model_validate_json(stopped_at.model_dump_json())
+
+
+def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Callable[..., Fetcher], connect: Connect) -> None:
+    first = fetch()
+    expected = by_step(trained(connect, STREAM, 1, StreamPosition()))
+    first.close()
+    fetcher = fetch(wrong_headers={3: 2})
+    taken = trained(connect, STREAM, 2, StreamPosition())
+    assert by_step(taken) == expected
+    assert {reject.k for reject in fetcher.rejected} == {3}
+
+
+def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:
+    """Plan without an event."""
+    return [m.Unit(k, k // 2, block=k // 2, block_first_unit=k - k % 2, parts=()) for k in range(2 * num_epochs)]
+
+
+def test_an_endless_plan_without_events_is_noticed(fetch: Callable[..., Fetcher], connect: Connect) -> None:
+    fetcher = fetch(plan_of_units=epochs_of_two_units(100))
+    with closing(connect().stream(StreamPosition())) as waits:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not fetcher.dispatcher.places.barren_epochs:
+            assert next(waits) is None
+            assert time.monotonic() < deadline_s
+
+
+def test_trainers_that_cannot_share_the_shards_are_refused(connect: Connect) -> None:
+    with pytest.raises(BadInputError, match=r"3 trainers can't share stream\.shards = 2 evenly"):
+        connect(stream=STREAM.model_copy(update={"shards": 2}), rank=0, ranks=3)
