@@ -12,14 +12,14 @@ from services.trainer.checkpoints.commit_policy import Mark
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import Unhealthy
 from services.trainer.progress import TrainingProgress
-from services.trainer.stream.position import LanePosition, StreamPosition
+from services.trainer.stream.position import StreamPosition
 
 EVERY = 3
 
 
 def at(step: int) -> Mark:
     cursor = Cursor(unit=step)
-    return Mark(step, StreamPosition(lanes=(LanePosition(cursor=cursor),)))
+    return Mark(step, StreamPosition(cursor=cursor))
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Fetcher:
     def committed(self, position: StreamPosition) -> None:
         assert position in [mark.position for mark in self.disk.files], "it is on disk"
         self.reported.append(position)
-        if position.lanes[0].cursor.unit >= self.pending_since:
+        if position.cursor.unit >= self.pending_since:
             self.pending_since = -1
 
 

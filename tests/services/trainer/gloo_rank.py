@@ -28,21 +28,21 @@ from workloads.muons.models.wgan.task import WganTask
 CPU = torch.device("cpu")
 CONFIG = WganConfig(network=SMALL_WGAN, penalty_weight=10.0, critic_steps=3)
 EVENTS = (24, 40)
-"""Of each lane in the first step."""
+"""Of each microbatch in the first step."""
 
 
-def train(lanes: tuple[int, ...], ranks: Ranks) -> dict[str, object]:
-    """Steps of the lanes' microbatches; in the last one lane 1 has no data any more. Metrics, and weights."""
+def train(numbers: tuple[int, ...], ranks: Ranks) -> dict[str, object]:
+    """Steps of the microbatches of these numbers; the last step has only the first. Metrics, and weights."""
     task = WganTask(CONFIG, StepContext(CPU, 3, sum_over_ranks=ranks.sum_))
     curve = []
     for step in range(6):
-        of_lanes = {}
-        for lane, num_events in enumerate(EVENTS):
-            if not (step == 5 and lane == 1):
-                of_lanes[lane] = toy_microbatch(num_events, 10 * step + lane, None)
-        batch = Batch(tuple(replace(part, lane=lane) for lane, part in of_lanes.items() if lane in lanes))
-        events = sum(part.num_events for part in of_lanes.values())
-        particles = sum(part.num_particles for part in of_lanes.values())
+        whole = {}
+        for number, num_events in enumerate(EVENTS):
+            if not (step == 5 and number == 1):
+                whole[number] = replace(toy_microbatch(num_events, 10 * step + number, None), shard=number)
+        batch = Batch(tuple(part for number, part in whole.items() if number in numbers))
+        events = sum(part.num_events for part in whole.values())
+        particles = sum(part.num_particles for part in whole.values())
         curve.append({name: float(value) for name, value in task.step(batch.among(events, particles)).items()})
     parameters = [parameter for network in task.networks.modules().values() for parameter in network.parameters()]
     means = [task.networks.standardise.condition_mean_C, task.networks.standardise.feature_spread_F]

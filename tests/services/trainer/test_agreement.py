@@ -9,21 +9,30 @@ import pytest
 from thread_ranks import ThreadRanks, together
 
 from common.messages import Cursor
-from services.trainer.ranks.agreement import Agreed, Agreement, Share, Step, Turn, agree
+from common.status import Counters
+from services.trainer.ranks.agreement import Agreed, Agreement, BatchesDiffer, Share, Step, Turn, agree
 from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.sharded_position import start_of
+from services.trainer.stream.shares import ShardShare
 
-START = StreamPosition.start(2)
+START = start_of(2)
 SHARE = Share(1, 10, 30)
 NONE = Share(0, 0, 0)
 
 
-def moved(lane: int, events: int) -> StreamPosition:
-    """One lane after ``events`` events, as its rank sees it."""
-    cursor = Cursor(unit=lane, microbatch=1)
-    lanes = list(START.lanes)
-    lanes[lane] = lanes[lane].model_copy(update={"cursor": cursor, "open_unit_events": events})
-    counters = START.counters.model_copy(update={"events_read": events, "events_trained": events})
-    return START.model_copy(update={"lanes": tuple(lanes), "counters": counters})
+def moved(shard: int, events: int) -> StreamPosition:
+    """One shard after ``events`` events, as its rank sees it."""
+    of_shard = StreamPosition(
+        cursor=Cursor(unit=shard, microbatch=1),
+        open_unit_events=events,
+        counters=Counters(events_read=events, events_trained=events),
+    )
+    return START.with_shards({shard: of_shard})
+
+
+def shares(rank: int) -> list[ShardShare]:
+    """A shard for each of two ranks."""
+    return [ShardShare(rank % 2, rank // 2, 1)]
 
 
 def never() -> bool:
@@ -35,7 +44,7 @@ def until_ready(
 ) -> Step | None:
     """Turns until all are ready or stop; ``meanwhile`` is called after each, as the loop commits after each."""
     while True:
-        step = agreement.ready(START, START, START, share)
+        step = agreement.ready(START, START, START, share, shares(agreement._ranks.rank))
         meanwhile()
         if step is not None or agreement.stopped:
             return step
@@ -44,13 +53,40 @@ def until_ready(
 def test_a_step_is_made_of_the_shares_of_all_and_leads_to_one_position() -> None:
     def act(ranks: ThreadRanks) -> Step | None:
         after = moved(ranks.rank, 10 * (ranks.rank + 1))
-        return Agreement(ranks, never).ready(START, START, after, Share(1, 10 * (ranks.rank + 1), 7))
+        return Agreement(ranks, never).ready(
+            START, START, after, Share(1, 10 * (ranks.rank + 1), 7), shares(ranks.rank)
+        )
 
     one, other = together(2, act)
     assert one == other is not None
     assert (one.microbatches, one.events, one.particles) == (2, 30, 14)
     assert one.position.counters.events_trained == 30
-    assert [lane.open_unit_events for lane in one.position.lanes] == [10, 20]
+    assert [shard.open_unit_events for shard in one.position.shards] == [10, 20]
+
+
+@pytest.mark.parametrize("other", [Cursor(unit=3), Cursor(unit=4, microbatch=1)])
+def test_trainers_of_one_shard_at_different_places_all_learn_it_in_the_same_turn(other: Cursor) -> None:
+    def act(ranks: ThreadRanks) -> str:
+        after = StreamPosition(cursor=other if ranks.rank else Cursor(unit=4))
+        with pytest.raises(BatchesDiffer, match="different batches"):
+            Agreement(ranks, never).ready(
+                StreamPosition(), StreamPosition(), after, SHARE, [ShardShare(0, ranks.rank, 2)]
+            )
+        return "learned"
+
+    assert together(2, act) == ["learned", "learned"]
+
+
+def test_trainers_of_one_shard_whose_open_unit_differs_make_no_step() -> None:
+    def act(ranks: ThreadRanks) -> str:
+        after = StreamPosition(cursor=Cursor(unit=4, microbatch=1), content=f"{ranks.rank}")
+        with pytest.raises(BatchesDiffer):
+            Agreement(ranks, never).ready(
+                StreamPosition(), StreamPosition(), after, SHARE, [ShardShare(0, ranks.rank, 2)]
+            )
+        return "learned"
+
+    assert together(2, act) == ["learned", "learned"]
 
 
 def test_a_rank_without_data_goes_along_until_all_are_used_up() -> None:
@@ -143,7 +179,7 @@ def test_alone_nothing_is_exchanged() -> None:
     stop: list[int] = []
     agreement = Agreement.alone(lambda: bool(stop))
     after = moved(1, 4)
-    assert agreement.ready(START, START, after, SHARE) == Step(1, 10, 30, after)
+    assert agreement.ready(START, START, after, SHARE, shares(0)) == Step(1, 10, 30, after)
     assert not agreement.take_commit_request()
     agreement.want_commit()
     assert agreement.take_commit_request()
@@ -157,7 +193,7 @@ def test_after_a_stop_no_rank_takes_another_turn() -> None:
     def act(ranks: ThreadRanks) -> list[Step | None]:
         agreement = Agreement(ranks, never)
         agreement.leave()
-        return [agreement.ready(START, START, START, SHARE) for _ in range(1 + 2 * ranks.rank)]
+        return [agreement.ready(START, START, START, SHARE, shares(ranks.rank)) for _ in range(1 + 2 * ranks.rank)]
 
     assert together(2, act) == [[None], [None] * 3]
 

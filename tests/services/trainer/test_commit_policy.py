@@ -109,7 +109,7 @@ def trainer() -> Iterator[Trainer]:
 
 
 def steps(positions: list[StreamPosition]) -> list[int]:
-    return [position.lanes[0].cursor.unit for position in positions]
+    return [position.cursor.unit for position in positions]
 
 
 def test_the_loop_goes_on_while_it_is_written_and_reports_it_afterwards(trainer: Trainer) -> None:

@@ -219,7 +219,7 @@ def test_what_needs_a_model_names_the_reason(counted: Path, tmp_path: Path, verb
 @pytest.mark.parametrize(
     ("assignments", "why"),
     [
-        (("local.trainers=2", "stream.lanes=2"), "trainer.model = 'none'.*local.trainers = 2"),
+        (("local.trainers=2",), "trainer.model = 'none'.*local.trainers = 2"),
         (("trainer.start_from=runs/other",), "trainer.model = 'none'.*trainer.start_from = 'runs/other'"),
     ],
 )

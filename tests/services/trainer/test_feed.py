@@ -1,4 +1,4 @@
-"""The feed of one trainer with one lane, against a real transport and dispatcher."""
+"""The feed of one trainer alone, against a real transport and dispatcher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_event_comes_once_in_order_in_batches_of_enough_events(
     assert [row for fed in batches for row in rows(fed)] == ALL_ROWS
     assert all(fed.batch.num_events >= STREAM.batch_events for fed in batches[:-1])
     assert feed.ended
-    assert feed.position.cursors[0] == m.Cursor(2, 4, len(EVENTS), 0)
+    assert feed.position.cursor == m.Cursor(2, 4, len(EVENTS), 0)
     assert feed.position.counters.adds_up()
     assert feed.position.counters.events_trained == len(ALL_ROWS)
     lines = [json.loads(line) for fed in batches for line in fed.audit_lines]
@@ -46,7 +46,7 @@ def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
     feed = connect()
     batches = list(feed.batches(StreamPosition()))
     feed.close()
-    assert any(fed.position.cursors[0].microbatch for fed in batches), "some batches end inside a unit"
+    assert any(fed.position.cursor.microbatch for fed in batches), "some batches end inside a unit"
     for number, fed in enumerate(batches):
         again = connect()
         rest = list(again.batches(fed.position))
@@ -118,19 +118,19 @@ def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(
     assert feed.position.counters.adds_up()
 
 
-def test_an_attaching_trainer_names_the_bad_files_that_it_counted_and_those_that_its_lanes_depend_on(
+def test_an_attaching_trainer_names_the_bad_files_that_it_counted(
     fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
 ) -> None:
     fetcher, feed = fetch(), connect()
     journal = (m.Quarantined(9, -1, 3, "no footer"), m.Quarantined(2, 0, 3, "a row group"), m.Quarantined(4, -1, 0, ""))
-    list(feed.batches(StreamPosition(quarantined=journal, bad_files=(4, 7))))
-    assert [attach.bad_files for attach in fetcher.attached] == [(4, 7, 9)]
+    list(feed.batches(StreamPosition(quarantined=journal)))
+    assert [attach.bad_files for attach in fetcher.attached] == [(4, 9)]
 
 
 def open_positions(feed: BatchFeed) -> dict[int, StreamPosition]:
     """Where the feed is inside of a unit, for each unit the last such place."""
     positions = [fed.position for fed in feed.batches(StreamPosition())]
-    return {at.cursors[0].unit: at for at in positions if at.cursors[0].microbatch}
+    return {at.cursor.unit: at for at in positions if at.cursor.microbatch}
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
@@ -144,7 +144,7 @@ def test_no_event_is_trained_twice_when_a_half_trained_unit_comes_back_different
     first.close()
     fetcher = fetch(damaged=tuple(opened))
     for k, position in opened.items():
-        trained = position.lanes[0].open_unit_events
+        trained = position.open_unit_events
         for _ in range(restarts):  # none of them gets to a checkpoint
             again = connect()
             found = [row for fed in again.batches(position) for row in rows(fed)]
@@ -295,7 +295,7 @@ def test_a_slot_is_released_when_its_copy_is_complete_and_before_the_step(
     monkeypatch.setattr(feed._links[0].transport, "send", watched_send)
     released: list[int] = []
     for fed in feed.batches(StreamPosition()):
-        while len(released) < fed.position.cursors[0].unit:  # the feed stands still: the messages are on their way
+        while len(released) < fed.position.cursor.unit:  # the feed stands still: the messages are on their way
             released.append(fetcher.released.get(timeout=20))
     waits = [[] if events == 0 else ["wait for a copy"] for events in EVENTS]
     assert order == [word for k, wait in enumerate(waits) for word in (*wait, f"release {k}")]

@@ -230,7 +230,7 @@ def test_after_a_critical_step_training_goes_back_to_the_last_good_checkpoint_at
     assert line["metrics"]["skipped_updates"] == 1.0
     assert "went back to step" in line["action"]
     assert poison // 100 in {place["unit"] for place in line["batch"]}, "the batch at fault is named"
-    assert line["batch"][0].keys() == {"lane", "epoch", "unit", "microbatch"}
+    assert line["batch"][0].keys() == {"shard", "epoch", "unit", "microbatch"}
     assert (run.run_dir / HEALTH_FILE).stat().st_mode & 0o077 == 0
     status = read_status(run.run_dir, "trainer", TrainerStatus)
     assert status is not None

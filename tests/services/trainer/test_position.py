@@ -32,8 +32,8 @@ def unit(
 
 
 def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_events() -> None:
-    position = StreamPosition().after_microbatch(unit(), 0, 4, 11)
-    assert position.cursors[0] == m.Cursor(2, 3, 4, 1)
+    position = StreamPosition().after_microbatches(unit(), 1, 4, 11)
+    assert position.cursor == m.Cursor(2, 3, 4, 1)
     assert position.epoch == 1
     assert (position.counters.events_read, position.counters.events_trained) == (4, 4)
     assert (position.counters.particles_trained, position.counters.microbatches) == (11, 1)
@@ -41,8 +41,8 @@ def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_even
 
 def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
     tally = m.Tally(rows_read=26, outliers=2, empty=3, quarantined=8, held_out=6, particles_dropped=5)
-    first = StreamPosition().after_microbatch(unit(), 0, 4, 11)
-    second = first.after_microbatch(unit(), 1, 3, 9)
+    first = StreamPosition().after_microbatches(unit(), 1, 4, 11)
+    second = first.after_microbatches(unit(), 2, 3, 9)
     done = second.after_unit(unit(tally=tally))
     assert first.counters.adds_up()
     assert second.counters.adds_up()
@@ -51,7 +51,7 @@ def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
     assert done.counters.events_held_out == 6
     assert (done.counters.events_outlier, done.counters.events_empty, done.counters.events_quarantined) == (2, 3, 8)
     assert done.counters.particles_dropped == 5
-    assert done.cursors[0] == m.Cursor(2, 3, 5, 0)
+    assert done.cursor == m.Cursor(2, 3, 5, 0)
 
 
 def test_a_unit_whose_tally_does_not_add_up_is_refused() -> None:
@@ -65,7 +65,7 @@ def test_a_skipped_unit_is_journaled_with_its_reason() -> None:
     skipped = unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0))
     position = StreamPosition().after_unit(skipped)
     assert position.skipped_units == (4,)
-    assert position.cursors[0].unit > 4, "so it is never asked for again, and no Attach has to name it"
+    assert position.cursor.unit > 4, "so it is never asked for again, and no Attach has to name it"
     assert position.quarantined == (bad,)
     assert position.counters.events_quarantined == 7
 
@@ -73,8 +73,8 @@ def test_a_skipped_unit_is_journaled_with_its_reason() -> None:
 def test_files_that_gave_no_units_are_counted_once_with_the_first_that_is_seen_of_their_block() -> None:
     bad = m.Quarantined(5, -1, 30, "a column is missing")
     first = unit(block_quarantined=(bad,))
-    started = StreamPosition().after_microbatch(first, 0, 4, 11)
-    done = started.after_microbatch(first, 1, 3, 9).after_unit(first)
+    started = StreamPosition().after_microbatches(first, 1, 4, 11)
+    done = started.after_microbatches(first, 2, 3, 9).after_unit(first)
     for position in (started, done):
         assert position.counters.events_quarantined == 30
         assert position.quarantined == (bad,)
@@ -86,17 +86,17 @@ def test_files_that_gave_no_units_are_counted_once_with_the_first_that_is_seen_o
 
 def test_a_position_survives_its_way_through_a_checkpoint() -> None:
     bad = m.Quarantined(5, -1, 30, "a column is missing")
-    position = StreamPosition().after_microbatch(unit(), 0, 7, 20).after_unit(unit(slot=-1, block_quarantined=(bad,)))
+    position = StreamPosition().after_microbatches(unit(), 1, 7, 20).after_unit(unit(slot=-1, block_quarantined=(bad,)))
     assert StreamPosition.model_validate_json(position.model_dump_json()) == position
 
 
 def test_a_unit_that_is_skipped_after_a_part_of_it_was_trained_counts_each_event_once() -> None:
-    started = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    started = StreamPosition().after_microbatches(unit(), 1, 4, 11)
     tally = m.Tally(rows_read=7, quarantined=7)
     position = started.after_unit(unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0)))
     counters = position.counters
     assert (counters.events_read, counters.events_trained, counters.events_quarantined) == (7, 4, 3)
-    assert position.lanes[0].open_unit_events == 0
+    assert position.open_unit_events == 0
 
 
 def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:
@@ -115,7 +115,7 @@ OLD, NEW = "0d" * 16, "1e" * 16
 
 def open_position(unit: m.DeliveredUnit, events: int = 4) -> StreamPosition:
     """One microbatch of ``unit`` was trained, and a checkpoint written and read."""
-    position = StreamPosition.start(1).after_unit(empty_unit(0)).after_microbatch(unit, 0, events, 11)
+    position = StreamPosition().after_unit(empty_unit(0)).after_microbatches(unit, 1, events, 11)
     return StreamPosition.model_validate_json(position.model_dump_json())
 
 
@@ -163,11 +163,11 @@ def test_the_sums_are_those_of_the_rows_whatever_a_half_trained_unit_comes_back_
 def test_a_unit_that_comes_back_as_it_was_goes_on() -> None:
     begun = unit(1, content=OLD)
     position = open_position(begun)
-    assert position.lanes[0].content == OLD
+    assert position.content == OLD
     assert not position.is_changed(begun)
     assert not position.is_unchecked(begun)
-    done = position.after_microbatch(begun, 1, 3, 9).after_unit(begun)
-    assert done.lanes[0].content == ""
+    done = position.after_microbatches(begun, 2, 3, 9).after_unit(begun)
+    assert done.content == ""
     assert (done.counters.events_trained, done.counters.events_quarantined) == (7, 0)
     assert done.changed_units == ()
 
@@ -184,109 +184,42 @@ def test_a_unit_that_comes_back_different_is_told_with_its_number_and_its_sums()
 
 
 def test_a_unit_of_which_nothing_was_trained_may_come_back_different() -> None:
-    assert not StreamPosition.start(1).is_changed(unit(0, content=NEW))
-    behind = open_position(unit(1, content=OLD)).after_microbatch(unit(1, content=OLD), 1, 3, 9)
+    assert not StreamPosition().is_changed(unit(0, content=NEW))
+    behind = open_position(unit(1, content=OLD)).after_microbatches(unit(1, content=OLD), 2, 3, 9)
     assert not behind.after_unit(unit(1, content=OLD)).is_changed(unit(2, content=NEW))
 
 
 def test_a_checkpoint_that_does_not_know_the_content_is_read_and_its_unit_goes_on_unchecked() -> None:
     position = open_position(unit(1, content=OLD))
     former = json.loads(position.model_dump_json())
-    del former["changed_units"], former["bad_files"]
-    for lane in former["lanes"]:
-        del lane["content"]
+    del former["changed_units"], former["content"]
     read = StreamPosition.model_validate_json(json.dumps(former))
     assert read.is_unchecked(unit(1, content=NEW))
     assert not read.is_changed(unit(1, content=NEW))
-    assert read.after_microbatch(unit(1, content=NEW), 1, 3, 9).lanes[0].content == NEW
+    assert read.after_microbatches(unit(1, content=NEW), 2, 3, 9).content == NEW
 
 
-# ------------------------------------------------------------------ several ranks
-
-LANE_UNITS = {0: unit(4), 1: unit(5, events=9)}
+# ------------------------------------------------------------------ growth, as other ranks are told of it
 
 
-def at_start() -> StreamPosition:
-    """Of two lanes, before units 4 and 5."""
-    start = StreamPosition.start(2)
-    cursors = [m.Cursor(2, 3, 4, 0), m.Cursor(2, 3, 5, 0)]
-    lanes = [lane.model_copy(update={"cursor": cursor}) for lane, cursor in zip(start.lanes, cursors, strict=True)]
-    return start.model_copy(update={"lanes": tuple(lanes)})
-
-
-def test_the_shares_of_two_ranks_lead_where_one_trainer_with_both_lanes_gets() -> None:
-    start = at_start()
-    alone = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[1], 0, 9, 20)
-    first = start.after_microbatch(LANE_UNITS[0], 0, 4, 11)
-    second = start.after_microbatch(LANE_UNITS[1], 0, 9, 20)
-    assert start.merged([first.since(start), second.since(start)]) == alone
-
-
-def test_merging_goes_on_step_by_step_though_a_rank_knows_its_own_lanes_only() -> None:
-    start = at_start()
-    alone = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[1], 0, 9, 20)
-    alone = alone.after_unit(LANE_UNITS[1]).after_microbatch(LANE_UNITS[0], 1, 3, 9)
-    first, second = start, start
-    together = start
-    for after_first, after_second in (
-        (start.after_microbatch(LANE_UNITS[0], 0, 4, 11), start.after_microbatch(LANE_UNITS[1], 0, 9, 20)),
-        (
-            start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[0], 1, 3, 9),
-            start.after_microbatch(LANE_UNITS[1], 0, 9, 20).after_unit(LANE_UNITS[1]),
-        ),
+def test_a_position_that_grows_by_what_was_told_is_that_of_the_rank_that_told_it() -> None:
+    bad = m.Quarantined(5, 0, 3, "row group 0: damaged")
+    file = m.Quarantined(7, -1, 30, "no footer")
+    first = unit(4, block_quarantined=(file,), source=m.Source(2, "bb"))
+    with_bad = unit(5, events=4, tally=m.Tally(rows_read=7, quarantined=3, bad=(bad,)), content=OLD)
+    skipped = unit(6, slot=-1, layout=m.Layout(0, 0, 0), tally=m.Tally(rows_read=7, quarantined=7))
+    position = told = StreamPosition()
+    for step in (
+        lambda at: at.after_microbatches(first, 1, 4, 11),
+        lambda at: at.after_microbatches(first, 2, 3, 9).after_unit(first).after_microbatches(with_bad, 1, 4, 8),
+        lambda at: at.after_unit(unit(5, events=3, content=NEW)),
+        lambda at: at.after_unit(with_bad).after_unit(skipped),
     ):
-        together = together.merged([after_first.since(first), after_second.since(second)])
-        first, second = after_first, after_second
-    assert together == alone
-    assert together.counters.adds_up()
-
-
-def test_what_is_quarantined_is_written_down_in_one_order_whichever_rank_met_it() -> None:
-    bad = [m.Quarantined(file, 0, 1, f"file {file}") for file in (3, 1)]
-    start = at_start()
-    growths = []
-    for number, reason in enumerate(bad):
-        tally = m.Tally(rows_read=LANE_UNITS[number].tally.rows_read + 1, quarantined=1, bad=(reason,))
-        done = unit(4 + number, events=LANE_UNITS[number].layout.events, tally=tally)
-        growths.append(start.after_unit(done).since(start))
-    for shares in (growths, growths[::-1]):
-        merged = start.merged(shares)
-        assert [one.file for one in merged.quarantined] == [1, 3]
-        assert merged.counters.events_quarantined == 2
-
-
-def test_units_that_changed_and_bad_files_are_the_same_whichever_rank_met_them() -> None:
-    start = at_start()
-    for number in (0, 1):
-        start = start.after_microbatch(unit(4 + number, content=OLD), 0, 4, 11)
-    growths = [
-        start.after_unit(unit(4 + number, content=NEW, bad_files=(7, 2 + number))).since(start) for number in (0, 1)
-    ]
-    begun = start.merged(growths)
-    assert [line.split()[1] for line in begun.changed_units] == ["4", "5"]
-    assert begun == start.merged(growths[::-1])
-    assert begun.counters.adds_up()
-
-
-def test_the_source_is_that_of_the_rank_that_is_furthest() -> None:
-    start = at_start()
-    near, far = m.Source(1, "aa"), m.Source(2, "bb")
-    growths = [
-        start.after_microbatch(unit(4 + number, source=source), 0, 4, 11).since(start)
-        for number, source in enumerate((near, far))
-    ]
-    assert start.merged(growths).source == start.merged(growths[::-1]).source == far
-    assert start.merged(growths).merged([growths[0].model_copy(update={"source": near})]).source == far
-
-
-def test_a_lane_that_two_ranks_moved_is_an_error() -> None:
-    start = at_start()
-    growth = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).since(start)
-    with pytest.raises(ValueError, match="moved by two ranks"):
-        start.merged([growth, growth])
-
-
-def test_a_growth_survives_its_journey() -> None:
-    start = at_start()
-    growth = start.after_microbatch(LANE_UNITS[1], 0, 4, 11).since(start)
-    assert Growth.model_validate_json(growth.model_dump_json(exclude_defaults=True)) == growth
+        before, position = position, step(position)
+        growth = Growth.model_validate_json(position.since(before).model_dump_json(exclude_defaults=True))
+        told = told.grown(growth)
+        assert told == position
+        assert told.counters.adds_up()
+    assert told.bad_files == (7,), "only files that are bad as a whole change the plan"
+    assert told.skipped_units == (6,)
+    assert len(told.changed_units) == 1

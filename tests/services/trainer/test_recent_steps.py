@@ -10,7 +10,9 @@ from workloads.base.batch import Batch, Microbatch
 
 def batch(*units: int) -> Batch:
     nothing = torch.zeros(0)
-    return Batch(tuple(Microbatch(1, unit, 2, nothing, nothing.numpy(), {}, {}, 3, 4, lane=unit % 2) for unit in units))
+    return Batch(
+        tuple(Microbatch(1, unit, 2, nothing, nothing.numpy(), {}, {}, 3, 4, shard=unit % 2) for unit in units)
+    )
 
 
 def test_steps_come_with_their_metrics_and_the_places_of_their_microbatches() -> None:

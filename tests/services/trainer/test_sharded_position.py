@@ -6,18 +6,18 @@ import random
 from itertools import chain
 
 import pytest
-from services.trainer.stream.lane import lanes_of_share, shares_of_rank
 
 from common import messages as m
 from common.config import StreamConfig
 from common.status import Counters
 from services.fetcher.dispatcher import Action, Dispatcher, Send
 from services.trainer.ranks.agreement import Turn
-from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.position import Growth, StreamPosition
 from services.trainer.stream.sharded_position import ShardedPosition, read_position, start_of
+from services.trainer.stream.shares import shares_of_rank
 
 PLAN = "ab" * 16
-STREAM = StreamConfig(lanes=8, shards=4)
+STREAM = StreamConfig(shards=4)
 UNITS = (5, 8, 0, 3)
 """Units of each shard."""
 
@@ -33,7 +33,7 @@ class Shard:
 
     def __init__(self, shard: int) -> None:
         self._shard = shard
-        self._dispatcher = Dispatcher(slots=8, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=100, lanes=2)
+        self._dispatcher = Dispatcher(slots=8, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=100)
         self.arrived: list[m.DeliveredUnit] = []
         self._act(self._dispatcher.handle("decoder", m.Hello(8), 0.0))
         self._act(self._dispatcher.add_units([unit(shard, k) for k in range(UNITS[shard])]))
@@ -61,25 +61,25 @@ def trained(ranks: int, seed: int) -> StreamPosition:
     """Position after ``ranks`` trainers have trained all units of all shards, in random order."""
     rng = random.Random(seed)
     shards = [Shard(number) for number in range(STREAM.shards)]
-    position: StreamPosition = start_of(STREAM.lanes, STREAM.shards)
+    position: StreamPosition = start_of(STREAM.shards)
     shares = [shares_of_rank(STREAM, rank, ranks) for rank in range(ranks)]
     for rank, share in ((rank, share) for rank, of in enumerate(shares) for share in of):
-        cursors = position.shards[share.shard].cursors
-        shards[share.shard].tell(rank, m.Attach(share.rank, share.ranks, PLAN, cursors))
-    rounds = max(UNITS) + 1
-    for _ in range(rounds):
-        growths = []
-        for rank, of in enumerate(shares):
+        cursor = position.shards[share.shard].cursor
+        shards[share.shard].tell(rank, m.Attach(share.rank, share.ranks, PLAN, cursor))
+    for _ in range(max(UNITS) + 1):
+        growths: dict[int, Growth] = {}
+        for rank, of in rng.sample(list(enumerate(shares)), ranks):
             mine = position
-            lanes = [(share.shard, lane.number) for share in of for lane in lanes_of_share(STREAM, share)]
-            for shard, lane in rng.sample(lanes, len(lanes)):
-                for arrived in shards[shard].tell(rank, m.Want(lane, 1)):
-                    shards[shard].tell(rank, m.Release(arrived.k))
-                    place = mine.shards[shard].after_microbatch(arrived, 0, arrived.layout.events, 20)
-                    mine = mine.with_shards({shard: place.after_unit(arrived)})
-            turn = Turn(growth=mine.since(position)).model_dump_json(exclude_defaults=True)
-            growths.append(Turn.model_validate_json(turn).growth)
-        position = position.merged(growths)
+            for share in rng.sample(of, len(of)):
+                for arrived in shards[share.shard].tell(rank, m.Want(1)):
+                    shards[share.shard].tell(rank, m.Release(arrived.k))
+                    place = mine.shards[share.shard].after_microbatches(arrived, 2, arrived.layout.events, 20)
+                    mine = mine.with_shards({share.shard: place.after_unit(arrived)})
+                grown = mine.shards[share.shard].since(position.shards[share.shard])
+                turn = Turn(growths={share.shard: grown}).model_dump_json(exclude_defaults=True)
+                told = Turn.model_validate_json(turn).growths[share.shard]
+                assert growths.setdefault(share.shard, told) == told, "all trainers of a shard say the same"
+        position = position.with_shards({shard: position.shards[shard].grown(one) for shard, one in growths.items()})
     return position
 
 
@@ -96,7 +96,7 @@ def test_any_number_of_ranks_in_any_order_ends_at_the_same_position(ranks: int) 
 
 
 def test_equal_numbers_of_units_and_files_in_different_shards_stay_apart() -> None:
-    position = start_of(STREAM.lanes, STREAM.shards)
+    position = start_of(STREAM.shards)
     skipped = m.DeliveredUnit(0, 0, 0, 0, -1, 0, m.Layout(0, 0, 0), m.Tally(rows_read=10, quarantined=10), ())
     for shard in (0, 3):
         position = position.with_shards({shard: position.shards[shard].after_unit(skipped)})
@@ -108,7 +108,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     position = trained(2, seed=3)
     assert isinstance(position, ShardedPosition)
     assert read_position(position.model_dump_json()) == position
-    alone = StreamPosition.start(3)
+    alone = StreamPosition()
     assert read_position(alone.model_dump_json()) == alone
     assert "shards" not in alone.model_dump_json(), "the checkpoint of a run without shards is that of before"
 
@@ -116,7 +116,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
 def test_cursors_are_those_of_the_shards_in_order() -> None:
     position = trained(1, seed=0)
     assert position.cursors == tuple(chain.from_iterable(shard.cursors for shard in position.shards))
-    assert len(position.lanes) == STREAM.lanes
+    assert len(position.cursors) == STREAM.shards
 
 
 def test_a_new_plan_begins_each_shard_and_keeps_what_was_counted() -> None:
@@ -124,25 +124,18 @@ def test_a_new_plan_begins_each_shard_and_keeps_what_was_counted() -> None:
     begun = position.begin_plan()
     assert begun.counters == position.counters
     assert all(shard.counters == Counters() for shard in begun.shards)
-    assert begun.cursors == start_of(8, 4).cursors
-    other = start_of(8, 2, position.counters)
+    assert begun.cursors == start_of(4).cursors
+    other = start_of(2, position.counters)
     assert (other.counters, len(other.shards)) == (position.counters, 2)
 
 
-def test_two_ranks_that_move_a_lane_are_refused() -> None:
-    start, end = start_of(STREAM.lanes, STREAM.shards), trained(1, seed=0)
-    growth = end.since(start)
-    with pytest.raises(ValueError, match="moved by two ranks"):
-        start.merged([growth, growth])
-
-
 def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
-    begun = start_of(8, 4)
+    begun = start_of(4)
     assert begun.source == m.Source()
     ranges, complete = m.Source(3, "three"), m.Source(2, "complete")
-    of_shards = [StreamPosition.start(2).model_copy(update={"source": source}) for source in (m.Source(), ranges)]
+    of_shards = [StreamPosition().model_copy(update={"source": source}) for source in (m.Source(), ranges)]
     position = begun.with_shards(dict(enumerate(of_shards)))
     assert position.source == ranges
-    later = StreamPosition.start(2).model_copy(update={"source": complete, "epoch": 1})
+    later = StreamPosition().model_copy(update={"source": complete, "epoch": 1})
     assert position.with_shards({3: later}).source == complete
     assert read_position(position.model_dump_json()) == position

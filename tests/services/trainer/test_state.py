@@ -13,12 +13,12 @@ from common.errors import BadInputError
 from common.messages import Cursor
 from common.status import Counters
 from services.trainer.state import TrainState
-from services.trainer.stream.position import LanePosition, StreamPosition
+from services.trainer.stream.position import StreamPosition
 from workloads.base.batch import Batch
 
 CPU = torch.device("cpu")
 POSITION = StreamPosition(
-    lanes=(LanePosition(cursor=Cursor(1, 2, 3, 4)),),
+    cursor=Cursor(1, 2, 3, 4),
     epoch=1,
     counters=Counters(events_read=5, events_trained=5),
     skipped_units=(2,),

@@ -74,10 +74,10 @@ class Sameness:
 
 
 def test_a_models_limits_are_those_of_its_runs_health() -> None:
-    config = Config.model_validate({"trainer": {"health": {"median_steps": 7}}, "stream": {"lanes": 2}})
+    config = Config.model_validate({"trainer": {"health": {"median_steps": 7}}, "stream": {"shards": 2}})
     context = step_context(config, torch.device("cpu"), Ranks.alone())
     state = new_state(config, Sameness(training_of(config)), context, "plan")
     assert state.watch.judge(1, {"sameness": 0.5}).health is Health.WARNING
     assert state.watch.config.median_steps == 7
-    assert len(state.position.lanes) == 2
+    assert len(state.position.shards) == 2
     assert state.shown == ("w_gap", "sameness", "w_gap_ma_500")

@@ -76,7 +76,7 @@ class LineTask(BaseTask[LineConfig, Microbatch]):
 
         def over_parts(parts: list[Microbatch]) -> Iterator[PartGradients]:
             self.seen.append([part.num_particles for part in parts])
-            noise = (torch.randn(part.num_particles, generator=self.noise.of(part.lane)) for part in parts)
+            noise = (torch.randn(part.num_particles, generator=self.noise.of(part)) for part in parts)
             return self.pool.map(gradients, parts, noise)
 
         result, _ = self.update("slope", over_parts, parts, metrics)
@@ -96,7 +96,7 @@ def make_line(context: StepContext = CONTEXT, **settings: Any) -> LineTask:
     return LineTask(LineConfig(**settings), context)
 
 
-def points(*counts: int, seed: int = 0, lane: int = 0) -> Microbatch:
+def points(*counts: int, seed: int = 0, shard: int = 0, number: int = 0) -> Microbatch:
     """An event of so many points for each of ``counts``, on y = 2 x - 1, with some noise."""
     random = torch.Generator().manual_seed(seed)
     offsets = torch.tensor([0, *counts]).cumsum(0)
@@ -112,7 +112,8 @@ def points(*counts: int, seed: int = 0, lane: int = 0) -> Microbatch:
         particle_columns={"x": x_P2, "y": y_P},
         num_events=len(counts),
         num_particles=sum(counts),
-        lane=lane,
+        shard=shard,
+        number=number,
     )
 
 

@@ -1,8 +1,9 @@
-"""Noise depends on purpose, seed, step and lane alone."""
+"""Noise depends on purpose, seed, step and place in the batch alone."""
 
 from __future__ import annotations
 
 import torch
+from line_task import points
 
 from workloads.base.noise import Noise
 from workloads.base.random_streams import SharedPurpose
@@ -10,11 +11,11 @@ from workloads.base.random_streams import SharedPurpose
 CPU = torch.device("cpu")
 
 
-def draw(noise: Noise, lane: int) -> list[float]:
-    return torch.randn(3, generator=noise.of(lane)).tolist()
+def draw(noise: Noise, number: int, shard: int = 0) -> list[float]:
+    return torch.randn(3, generator=noise.of(points(1, shard=shard, number=number))).tolist()
 
 
-def test_a_step_of_a_lane_has_the_same_noise_whatever_was_drawn_before() -> None:
+def test_a_place_in_the_batch_of_a_step_has_the_same_noise_whatever_was_drawn_before() -> None:
     first, second = (Noise(SharedPurpose.TRAINING_NOISE, 7, CPU) for _ in range(2))
     first.begin(3)
     draw(first, 0)
@@ -27,12 +28,18 @@ def test_a_step_of_a_lane_has_the_same_noise_whatever_was_drawn_before() -> None
     assert draw(first, 1) != draw(second, 1)  # the second has drawn once already
 
 
-def test_seeds_steps_lanes_and_purposes_have_noise_of_their_own() -> None:
+def test_the_noise_of_a_place_does_not_depend_on_the_events_that_are_there() -> None:
+    one, other = (Noise(SharedPurpose.TRAINING_NOISE, 7, CPU) for _ in range(2))
+    few, many = points(1, number=3), points(4, 5, seed=8, number=3)
+    assert torch.equal(torch.randn(3, generator=one.of(few)), torch.randn(3, generator=other.of(many)))
+
+
+def test_seeds_steps_shards_numbers_and_purposes_have_noise_of_their_own() -> None:
     drawn = set()
     for purpose in (SharedPurpose.TRAINING_NOISE, SharedPurpose.HELD_OUT_NOISE):
         for seed in range(4):
             noise = Noise(purpose, seed, CPU)
             for step in range(4):
                 noise.begin(step)
-                drawn |= {tuple(draw(noise, lane)) for lane in range(4)}
-    assert len(drawn) == 128
+                drawn |= {tuple(draw(noise, number, shard)) for number in range(4) for shard in range(3)}
+    assert len(drawn) == 2 * 4 * 4 * 4 * 3

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from line_task import CPU, LineConfig, LineTask, batch_of, make_line, points, saved, weights
+from thread_ranks import ThreadRanks, together
 from torch import Tensor
 
 from workloads.base.batch import Batch, Microbatch
@@ -52,7 +53,7 @@ def test_it_learns_the_line() -> None:
 
 def test_the_parts_are_the_events_in_order_without_empty_microbatches() -> None:
     task = make_line(chunk_particles=5)
-    batch = Batch((points(3, 4, 1), points(), points(0, 9, 2, lane=1)))
+    batch = Batch((points(3, 4, 1), points(), points(0, 9, 2, shard=1)))
 
     parts = task.parts(batch, task.noise)
 
@@ -61,36 +62,80 @@ def test_the_parts_are_the_events_in_order_without_empty_microbatches() -> None:
     assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in batch.microbatches]))
 
 
-def test_a_model_that_knows_its_memory_gets_the_parts_that_one_microbatch_of_a_lane_makes() -> None:
-    first, second, other = points(3, 1), points(2, 0, 4), points(1, 5, lane=1)
-    batch = Batch((first, points(), other, second))
+def test_a_model_that_knows_its_memory_gets_the_parts_that_one_microbatch_of_all_events_makes() -> None:
+    first, second, other = points(3, 1), points(2, 0, 4, number=2), points(1, 5, shard=1)
+    batch = Batch((first, points(number=1), second, other))
     task = LineTask(LineConfig(chunk_particles=6), particle_bytes=1 << 10)
 
     parts = task.parts(batch, task.noise)
 
-    assert [(part.lane, part.num_particles) for part in parts] == [(0, 6), (0, 4), (1, 6)]
-    assert [part.offsets_E1.tolist() for part in parts] == [[0, 3, 4, 6, 6], [0, 4], [0, 1, 6]]
+    assert [part.num_particles for part in parts] == [6, 5, 5]
+    assert [part.offsets_E1.tolist() for part in parts] == [[0, 3, 4, 6, 6], [0, 4, 5], [0, 5]]
     assert all(part.offsets_E1.tolist() == part.host_offsets_E1.tolist() for part in parts)
     joined = torch.cat([part.particle_columns["x"] for part in parts])
     assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in (first, second, other)]))
 
 
-def test_of_another_model_a_microbatch_bounds_the_memory() -> None:
-    task = make_line(chunk_particles=100)
-    batch = Batch((points(3, 1), points(1, 5, lane=1), points(2, 4)))
-    assert [(part.lane, part.num_particles) for part in task.parts(batch, task.noise)] == [(0, 4), (1, 6), (0, 6)]
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((0, 0), [4, 6, 6, 2]),
+        ((9, 0), [4, 6, 8]),
+        ((10, 0), [10, 8]),
+        ((17, 0), [16, 2]),
+        ((18, 0), [18]),
+        ((18, 60), [18]),  # the squares are 10, 26, 20 and 4
+        ((18, 59), [16, 2]),
+        ((18, 55), [10, 8]),
+        ((18, 35), [4, 6, 8]),
+        ((18, 1), [4, 6, 6, 2]),
+    ],
+)
+def test_of_another_model_neighbouring_microbatches_are_joined_within_the_limits_of_one(
+    limits: tuple[int, int], expected: list[int]
+) -> None:
+    context = StepContext(CPU, 1, max_particles=limits[0], max_squared_particles=limits[1])
+    task = make_line(context, chunk_particles=100)
+    microbatches = points(3, 1), points(1, 5, number=1), points(2, 4, shard=1), points(number=1), points(2, shard=1)
+
+    parts = task.parts(Batch(microbatches), task.noise)
+
+    assert [part.num_particles for part in parts] == expected
+    joined = torch.cat([part.particle_columns["x"] for part in parts])
+    assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in microbatches]))
 
 
-def test_noise_of_a_lane_is_the_same_however_its_events_come_and_with_other_lanes_beside_it() -> None:
-    first, second, other = points(3, 1), points(2, 4), points(5, lane=1)
+@pytest.mark.parametrize("particle_bytes", [1 << 10, 0])
+def test_noise_of_a_trainers_share_is_the_same_however_its_events_come(particle_bytes: int) -> None:
+    """As one microbatch, or as several with neighbours that are joined."""
 
     def drawn(*microbatches: Microbatch) -> Tensor:
-        task = LineTask(LineConfig(), particle_bytes=1 << 10)
+        context = StepContext(CPU, 1, max_particles=100)
+        task = LineTask(LineConfig(), context, particle_bytes=particle_bytes)
         task.noise.begin(3)
-        (part,) = (part for part in task.parts(Batch(microbatches), task.noise) if part.lane == 0)
-        return torch.randn(part.num_particles, generator=task.noise.of(part.lane))
+        (part,) = task.parts(Batch(microbatches), task.noise)
+        return torch.randn(part.num_particles, generator=task.noise.of(part))
 
-    assert torch.equal(drawn(first, other, second), drawn(points(3, 1, 2, 4)))
+    whole = drawn(points(3, 1, 2, 4, number=2))
+    assert torch.equal(drawn(points(3, 1, number=2), points(2, 4, number=5)), whole)
+    assert not torch.equal(drawn(points(3, 1, 2, 4, number=1)), whole)
+
+
+def test_without_noise_the_microbatches_make_the_same_step_however_they_are_dealt_to_trainers() -> None:
+    """Sums over the ranks are those of one rank, up to their order."""
+    microbatches = [points(*counts, seed=number, number=number) for number, counts in enumerate([(3, 4), (2,), (0, 5)])]
+    whole = make_line(**SGD)
+    expected = whole.step(Batch(microbatches))
+    for shares in ((microbatches[:1], microbatches[1:]), (microbatches[::2], microbatches[1::2]), (microbatches, [])):
+
+        def train(ranks: ThreadRanks, shares: Sequence[Sequence[Microbatch]] = shares) -> tuple[dict[str, Any], Any]:
+            task = make_line(StepContext(CPU, 1, sum_over_ranks=ranks.sum_), **SGD)
+            return task.step(Batch(shares[ranks.rank]).among(5, 14)), weights(task)
+
+        for metrics, found in together(2, train):
+            for name, value in expected.items():
+                torch.testing.assert_close(metrics[name], value, msg=name)
+            torch.testing.assert_close(found, weights(whole))
 
 
 @pytest.mark.parametrize("settings", [{"chunk_particles": 5}, {"chunk_particles": 1}])
@@ -244,19 +289,20 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state() -> None:
     assert task.learning_rates() == resumed.learning_rates()
 
 
-def test_noise_depends_on_the_seed_the_step_and_the_lane() -> None:
+def test_noise_depends_on_the_seed_the_step_and_the_place_in_the_batch() -> None:
     batch, metrics = batch_of(5), []
     for context in (StepContext(CPU, 1), StepContext(CPU, 1), StepContext(CPU, 2)):
         task = make_line(context, noise=1.0)
         task.load_weights(make_line().state_dict())
         metrics.append(task.step(batch)["slope_loss"])
-    task = make_line(noise=1.0)
-    other_lane = task.step(Batch((points(5, lane=1),)))["slope_loss"]
+    for place in ({"shard": 1}, {"number": 1}):
+        task = make_line(noise=1.0)
+        metrics.append(task.step(Batch((points(5, **place),)))["slope_loss"])
     task.load_weights(make_line().state_dict())
-    next_step = task.step(batch)["slope_loss"]
+    metrics.append(task.step(batch)["slope_loss"])
 
     assert metrics[0] == metrics[1]
-    assert len({float(value) for value in (*metrics, other_lane, next_step)}) == 4
+    assert len({float(value) for value in metrics}) == 5
 
 
 def test_weights_of_another_run_are_taken_over_and_nothing_else() -> None:

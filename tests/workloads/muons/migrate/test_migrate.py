@@ -122,10 +122,11 @@ def test_sgd_leaves_the_count_heads_rate_alone_and_adam_has_no_momentum() -> Non
     assert [line for line in adam.left_out if line.startswith("--momentum")]
 
 
-def test_processes_of_torchrun_become_trainers_with_as_many_lanes(tmp_path: Path) -> None:
+def test_processes_of_torchrun_become_trainers(tmp_path: Path) -> None:
     old = ("torchrun", "--nproc_per_node=6", "training/train_distributed.py", "--batch-size", "1024")
     config = config_of(tmp_path, of(*old))
-    assert (config.local.trainers, config.stream.lanes) == (6, 6)
+    assert config.local.trainers == 6
+    assert config.stream.shards == 1, "all of them share one stream"
 
 
 def test_the_batch_of_a_process_is_multiplied_by_the_processes_and_nodes_are_carried_over() -> None:

@@ -69,7 +69,7 @@ def test_the_generator_update_leaves_no_gradient_in_the_critic() -> None:
 
 def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch) -> None:
     first, empty, other = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]).microbatches
-    batch = Batch((first, empty, replace(other, lane=1)))
+    batch = Batch((first, empty, replace(other, shard=1)))
     task = make_wgan()
     seen: list[tuple[Tensor, Segments]] = []
     score = task.networks._raw_scores
@@ -92,10 +92,10 @@ def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch
             assert features[start:end, 0].tolist() == [muon[0] for muon in expected]
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("network", [{}, {"layer_norm": False, "spectral_norm": True}])
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
-    monkeypatch: pytest.MonkeyPatch, network: dict[str, Any], lanes: int
+    monkeypatch: pytest.MonkeyPatch, network: dict[str, Any], shards: int
 ) -> None:
     monkeypatch.setattr(WganNetworks, "draw", without_noise)
     # SGD, because Adam's first step only knows the sign of a gradient, and forgives a wrong scale.
@@ -105,8 +105,8 @@ def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_ma
     batch = toy_batch(30)
 
     expected = whole.step(batch)
-    three = split(batch, [5, 14, 11]).microbatches
-    found = parts.step(Batch(tuple(replace(one, lane=index % lanes) for index, one in enumerate(three))))
+    three = enumerate(split(batch, [5, 14, 11]).microbatches)
+    found = parts.step(Batch(tuple(replace(one, shard=index % shards, number=index) for index, one in three)))
 
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
