@@ -2,7 +2,7 @@
 # `icestream-gpu`, the same with what compiling for a GPU needs.
 #
 # Build: docker build --target training -t icestream .        (data: icestream-data, gpu: icestream-gpu)
-# Mirrors: --build-arg PIP_INDEX_URL=… (or PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); empty means pip's own default.
+# Mirrors: --build-arg PIP_INDEX_URL=… (or PIP_FIND_LINKS); empty means pip's own default.
 # On Linux the torch wheel of PyPI brings CUDA with it; a CPU-only wheel comes from whatever PIP_FIND_LINKS points to.
 
 # The lists of dependencies alone. The installs below are cached on their content, so that editing the code,
@@ -19,7 +19,6 @@ RUN python -c "import re, sys, tomllib; \
 
 FROM python:3.11-slim AS wheel
 ARG PIP_INDEX_URL=
-ARG PIP_EXTRA_INDEX_URL=
 ARG PIP_FIND_LINKS=
 WORKDIR /src
 COPY pyproject.toml setup.py README.md LICENSE ./
@@ -31,7 +30,6 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel .
 
 FROM python:3.11-slim AS packages
 ARG PIP_INDEX_URL=
-ARG PIP_EXTRA_INDEX_URL=
 ARG PIP_FIND_LINKS=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # All services must have the same uid: the run's sockets accept their owner only.
@@ -56,7 +54,6 @@ USER icestream
 FROM packages AS training
 # A stage doesn't inherit them.
 ARG PIP_INDEX_URL=
-ARG PIP_EXTRA_INDEX_URL=
 ARG PIP_FIND_LINKS=
 COPY --from=requirements training.txt /
 RUN pip install -c /constraints.txt -r /training.txt

@@ -11,4 +11,5 @@ def missing_extra(what: str, extra: str, otherwise: str = "") -> BadInputError:
     ``otherwise``: what to do without them, after "or".
     """
     or_else = f", or {otherwise}" if otherwise else ""
-    return BadInputError(f"{what} needs: pip install 'icestream[{extra}]'{or_else}")
+    # Not by the package's name alone: in an index of packages that may be somebody else's.
+    return BadInputError(f"{what} needs: pip install '.[{extra}]' (in the clone){or_else}")

@@ -10,6 +10,11 @@ from common.printable import MOST, printable
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"<>]+")
 _WEB = re.compile(r"(?:https?|wss?|davs?)://", re.IGNORECASE)
 _TOKEN = re.compile(r"([?&])(?:token|access_token|authz|signature|X-Amz-[^=&]*)=[^&]*", re.IGNORECASE)
+_OF_A_SERVICE = re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-)[\w-]{16,}", re.ASCII)
+"""Tokens of Hugging Face, GitHub and GitLab, by how they begin."""
+_OPTION = re.compile(r"(?<![\w-])(--?(?:password|passwd|secret)[ =])[^\s'\"]+", re.IGNORECASE)
+_ESCAPED = re.compile(r'(\\"(?:\w*token|\w*secret|\w*key|passw(?:or)?d)\\"\s*:\s*\\")(?:[^"\\]|\\[^"])+', re.IGNORECASE)
+"""A field of JSON that is itself a text of JSON."""
 _JWT = re.compile(r"eyJ[\w-]*\.[\w-]+(?:\.[\w-]*)*", re.ASCII)
 
 _CLOSING = r"\"'<>,;)}\]"
@@ -29,7 +34,8 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 _FIELD = re.compile(
-    r"\b((?:authz|access_token|refresh_token|id_token|device_code|client_secret|BEARER_TOKEN|(?:auth|private)-token|api-key)"
+    r"\b((?:authz|access_token|refresh_token|id_token|device_code|client_secret|BEARER_TOKEN|(?:auth|private)-token|api-key"
+    r"|\w*(?:secret_access_key|secret_key|account_key|access_key_id))"
     r"[\"']?\s*(?:=|:|%3D)\s*"
     rf"{_QUOTE}(?:Bearer{_SPACE})?){_VALUE}",
     re.IGNORECASE,
@@ -56,7 +62,8 @@ def without_secrets(text: str) -> str:
     """
     text = _PASSWORD.sub(r"\1…@", text)
     text = _URL.sub(lambda url: _redacted(url.group()), text)
-    for pattern in (_BEARER, _AUTHORIZATION, _FIELD, _WORD, _COOKIE):
+    text = _OF_A_SERVICE.sub("…", text)
+    for pattern in (_BEARER, _AUTHORIZATION, _FIELD, _ESCAPED, _WORD, _OPTION, _COOKIE):
         text = pattern.sub(r"\1…", text)
     text = _BASIC.sub(_redacted_basic, text)
     return _JWT.sub("…", text)

@@ -43,16 +43,16 @@ def checked(manifest: dict[str, Any]) -> None:
 
 def test_the_indexed_job_fits_the_schemas_of_kubernetes() -> None:
     manifests = documents("indexed-job.yaml")
-    assert [manifest["kind"] for manifest in manifests] == ["Service", "Job"]
+    assert [manifest["kind"] for manifest in manifests] == ["Service", "NetworkPolicy", "Job"]
     for manifest in manifests:
         checked(manifest)
-    manifests[1]["spec"]["completionsMode"] = "Indexed"
+    manifests[2]["spec"]["completionsMode"] = "Indexed"
     with pytest.raises(kubernetes_validate.ValidationError):
-        checked(manifests[1])
+        checked(manifests[2])
 
 
 def test_the_indexed_job_starts_as_many_nodes_as_it_has_pods_and_meets_at_the_first() -> None:
-    service, job = documents("indexed-job.yaml")
+    service, _, job = documents("indexed-job.yaml")
     spec = job["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     words = shlex.split(container["args"][0].removeprefix("exec icestream "))
@@ -65,7 +65,8 @@ def test_the_indexed_job_starts_as_many_nodes_as_it_has_pods_and_meets_at_the_fi
 
 
 def test_the_pods_of_the_rayjob_fit_the_schemas_and_its_version_is_the_pinned_one() -> None:
-    (job,) = documents("rayjob.yaml")
+    policy, job = documents("rayjob.yaml")
+    checked(policy)
     cluster = job["spec"]["rayClusterSpec"]
     (workers,) = cluster["workerGroupSpecs"]
     for group in (cluster["headGroupSpec"], workers):
@@ -77,6 +78,33 @@ def test_the_pods_of_the_rayjob_fit_the_schemas_and_its_version_is_the_pinned_on
     assert int(options["cpus"]) == int(container["resources"]["requests"]["cpu"])
     pins = (EXAMPLES.parent / "constraints.txt").read_text()
     assert f"ray=={cluster['rayVersion']}\n" in pins
+
+
+@pytest.mark.parametrize("name", ["indexed-job.yaml", "rayjob.yaml"])
+def test_other_pods_reach_no_port_of_a_run_whose_pods_have_no_rights_that_they_do_not_need(name: str) -> None:
+    (policy,) = (one for one in documents(name) if one["kind"] == "NetworkPolicy")
+    job = documents(name)[-1]
+    if name == "indexed-job.yaml":
+        templates = [job["spec"]["template"]]
+    else:
+        cluster = job["spec"]["rayClusterSpec"]
+        templates = [cluster["headGroupSpec"]["template"], *(one["template"] for one in cluster["workerGroupSpecs"])]
+    chosen = policy["spec"]["podSelector"]["matchLabels"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert {"podSelector": {"matchLabels": chosen}} in policy["spec"]["ingress"][0]["from"]
+    for template in templates:
+        assert chosen.items() <= template["metadata"]["labels"].items()
+        pod = template["spec"]["securityContext"]
+        assert (pod["runAsNonRoot"], pod["runAsUser"], pod["seccompProfile"]) == (
+            True,
+            1000,
+            {"type": "RuntimeDefault"},
+        )
+        for container in template["spec"]["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context.get("readOnlyRootFilesystem", False) == (name == "indexed-job.yaml")
 
 
 def closed(schema: Any) -> Any:
@@ -96,7 +124,7 @@ def test_the_rayjob_fits_kuberays_schema() -> None:
     (definition,) = yaml.safe_load_all(Path(os.environ["KUBERAY_CRD"]).read_text())
     schemas = {version["name"]: version["schema"]["openAPIV3Schema"] for version in definition["spec"]["versions"]}
     validator = jsonschema.Draft202012Validator(closed(schemas["v1"]) | {"required": ["spec"]})
-    (job,) = documents("rayjob.yaml")
+    _, job = documents("rayjob.yaml")
     del job["metadata"]  # Kubernetes' own, which the definition leaves empty
     validator.validate(job)
     job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplica"] = 4

@@ -129,7 +129,7 @@ class RaggedBatch:
 
     def awkward(self) -> Any:
         """Awkward array of records, an entry for each event: event columns as records of their fields, particle columns
-        as lists of such records. On the CPU; needs `pip install 'icestream[awkward]'`."""
+        as lists of such records. On the CPU; needs `pip install -c constraints.txt '.[awkward]'`."""
         events, particles = (
             {name: column.cpu().numpy() for name, column in columns.items()}
             for columns in (self.events, self.particles)

@@ -21,7 +21,7 @@ from common.mistakes import remove, unknown_key, validated
 from common.own_code import OWN_SECTION, is_own, section_name
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
-from common.run_dir import CONFIG_FILE
+from common.run_dir import CONFIG_FILE, open_in_run
 from common.schema import EventSchema
 from common.seed import no_bool
 from services.config.decoder import DecoderConfig
@@ -305,7 +305,8 @@ def full_key(key: str, source: str) -> str:
 def _read_stored(run_dir: Path) -> dict[str, Any]:
     path = run_dir / CONFIG_FILE
     try:
-        stored = json.loads(path.read_text())
+        with open_in_run(path) as file:
+            stored = json.loads(file.read())
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -72,6 +72,14 @@ def test_whatever_looks_like_a_jwt_is_left_out(text: str) -> None:
         "X-Auth-Token: s3cret",
         "Cookie: a=1; session=s3cret",
         "{'Set-Cookie': 'session=s3cret; Path=/'}",
+        "AWS_SECRET_ACCESS_KEY=s3cret",
+        "secret_key='s3cret'",
+        "account_key: s3cret",
+        "mysql --password s3cret -h host",
+        r'{"body": "{\"access_token\": \"s3cret\"}"}',
+        "hf_s3cretabcdefghijklmnop",
+        "ghp_s3cretabcdefghijklmnopqrstuvw",
+        "glpat-s3cretabcdefghij",
     ],
 )
 def test_a_secret_is_left_out_by_what_stands_before_it(text: str) -> None:

@@ -85,3 +85,12 @@ def test_plan_names_a_file_that_ends_its_inspection(
     assert done.exit_code == 0
     assert "it ends the process that inspects it (SIGSEGV, 3 times)" in done.output
     assert not isinstance(done.exception, BadInputError)
+
+
+def test_no_name_of_a_file_that_is_converted_steers_the_terminal(tmp_path: Path) -> None:
+    name = "a\x1b[2Jb\x07"
+    path = write_events(tmp_path / f"{name}.parquet", make_events([1]))
+    done = CliRunner().invoke(convert, [str(path), str(tmp_path / "out")], catch_exceptions=False)
+    assert (tmp_path / "out" / f"{name}.parquet").exists()
+    assert "\x1b" not in done.output
+    assert "\x07" not in done.output

@@ -102,7 +102,7 @@ def convert(
                 bad.append(str(error))
                 click.echo(f"not converted: {shown(str(error))}", err=True)
                 continue
-            click.echo(f"{name} -> {target}: {_line(converted)}")
+            click.echo(f"{name} -> {shown(str(target))}: {_line(converted)}")
     if bad:
         raise BadInputError(f"{len(bad)} of {len(files)} files were not converted; the first: {bad[0]}")
 

@@ -82,7 +82,7 @@ def import_files(
                 "different directories"
             )
     for note in opened.notes:
-        click.echo(note, err=True)
+        click.echo(shown(note), err=True)
     out.mkdir(parents=True, exist_ok=True)
     opened.write_beside(out)
     bad: list[str] = []
@@ -92,7 +92,7 @@ def import_files(
             version = opened.version(file)
             stamp = f"{found.layout} {file.path.name}, {version}, at most {most} particles an event"
             if _is_there(target, file, stamp, force=force):
-                click.echo(f"{target} is there: skipped")
+                click.echo(f"{shown(str(target))} is there: skipped")
                 continue
             with SlowProgress(f"file {number} of {len(opened.files)}, {file.path.name}: rows", 0) as progress:
                 done = _import_file(
@@ -104,7 +104,7 @@ def import_files(
             bad.append(str(error))
             click.echo(f"not imported: {shown(str(error))}", err=True)
             continue
-        click.echo(f"{file.path} -> {target}: {_line(done, most)}")
+        click.echo(f"{shown(str(file.path))} -> {shown(str(target))}: {_line(done, most)}")
     if bad:
         raise BadInputError(f"{len(bad)} of {len(opened.files)} files were not imported; the first: {bad[0]}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from common.errors import BadInputError
+from common.extras import missing_extra
 from common.user_path import user_path
 from icestream.commands.engine_options import EngineCommand, checked_nodes, engine_options, set_words
 
@@ -69,7 +69,7 @@ def ray(
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise BadInputError("icestream ray needs Ray: pip install 'icestream[ray]'") from None
+        raise missing_extra("icestream ray", "ray") from None
 
     given = set_words(assignments)
     session = RaySession(

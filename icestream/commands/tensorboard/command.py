@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ from common.tensorboard_names import since_s
 from common.user_path import user_path
 from icestream.commands.tensorboard.find import LogFolder, find
 from icestream.commands.tensorboard.merge import merge
+from services.supervisor.names import module_command
+
+PREFIX_VARIABLE = "_ICESTREAM_TENSORBOARD_PATH"
+"""Variable with the path of the address: others can read a process's arguments, but not its environment."""
 
 EXAMPLES = """\b
 Examples:
@@ -50,7 +55,10 @@ def tensorboard() -> None:
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True, help="Port. 0: any free one.")
 def show(run_dirs: tuple[Path, ...], port: int) -> None:
-    """Start TensorBoard on runs, or on folders with many below, for this machine only. Ctrl-C ends it."""
+    """Start TensorBoard on runs, or on folders with many below, for this machine only. Ctrl-C ends it.
+
+    The address has a random part, without which other users of the machine see nothing.
+    """
     if not any(find(run_dirs, Path())):
         raise BadInputError(f"{', '.join(map(str, run_dirs[:5]))}: no TensorBoard files (events.out.tfevents.*) there")
     if len(run_dirs) == 1:
@@ -60,13 +68,13 @@ def show(run_dirs: tuple[Path, ...], port: int) -> None:
         if odd := [place for place in places if "," in place or ":" in place]:
             raise BadInputError(f"{odd[0]}: TensorBoard takes no path with a comma or colon; use `tensorboard merge`")
         where = ["--logdir_spec", ",".join(f"{place}:{place}" for place in places)]
+    prefix = f"/{secrets.token_urlsafe(16)}"
     if port:
-        click.echo(
-            f"losses first, a value and its floor in one chart: http://localhost:{port}/#custom_scalars", err=True
-        )
-    # -P: TensorBoard imports optional modules (markdown, …), which must not come from the working directory.
-    command = [sys.executable, "-P", "-m", "tensorboard.main", *where, "--host", "127.0.0.1", "--port", str(port)]
-    os.execv(sys.executable, command)
+        address = f"http://localhost:{port}{prefix}/#custom_scalars"
+        click.echo(f"losses first, a value and its floor in one chart: {address}", err=True)
+    # TensorBoard imports optional modules (markdown, …), which must not come from the working directory.
+    server = module_command("icestream.commands.tensorboard.server", *where, "--host", "127.0.0.1", "--port", str(port))
+    os.execve(sys.executable, server, os.environ | {PREFIX_VARIABLE: prefix})
 
 
 @tensorboard.command(name="merge", epilog=EXAMPLES)

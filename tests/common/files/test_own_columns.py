@@ -79,6 +79,7 @@ def arrays(path: Path, workload: EventSchema, folder: Path) -> dict[str, np.ndar
     return {name: array.copy() for name, array in found.items()}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("columns", "table"), [(FLAT, flat_table), (RENAMED, renamed_table)])
 def test_other_names_give_the_same_arrays_and_the_same_converted_file(
     tmp_path: Path, columns: dict[str, Any], table: Any

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from icestream.cli import cli
+from icestream.commands.tensorboard.command import PREFIX_VARIABLE
+from services.supervisor.names import module_command
+
+PREFIXES: list[str] = []
+"""Paths of the addresses so far."""
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
-    monkeypatch.setattr("os.execv", lambda path, command: commands.append(command))
+
+    def start(path: str, command: list[str], environment: dict[str, str]) -> None:
+        commands.append(command)
+        PREFIXES.append(environment[PREFIX_VARIABLE])
+
+    monkeypatch.setattr("os.execve", start)
     return commands
 
 
@@ -37,9 +53,41 @@ def test_a_run_is_shown_on_this_machine_only_and_the_chart_of_losses_is_named(
     for words in ([], ["show"]):
         result = call(*words, runs / "a", "--port", "6007")
         assert result.exit_code == 0, result.output
-        assert "http://localhost:6007/#custom_scalars" in result.output
+        assert f"http://localhost:6007{PREFIXES[-1]}/#custom_scalars" in result.output
         expected = ["--logdir", str(runs / "a"), "--host", "127.0.0.1", "--port", "6007"]
-        assert started.pop() == [sys.executable, "-P", "-m", "tensorboard.main", *expected]
+        assert started.pop() == module_command("icestream.commands.tensorboard.server", *expected)
+    assert len(set(PREFIXES[-2:])) == 2
+    assert all(re.fullmatch("/[A-Za-z0-9_-]{22}", prefix) for prefix in PREFIXES)
+
+
+@pytest.mark.process
+def test_other_users_of_the_machine_see_nothing_without_the_path_which_they_can_not_read(
+    runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "icestream", "tensorboard", str(runs), "--port", str(port)]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stderr is not None
+            address = next(line for line in server.stderr if "http://" in line).split()[-1].partition("#")[0]
+            for line in server.stderr:
+                if "Press CTRL+C" in line:
+                    assert address.partition(str(port))[2] in line
+                    break
+            with urllib.request.urlopen(f"{address}data/environment", timeout=60) as page:
+                assert str(runs) in page.read().decode()
+            for path in ("", "data/runs", "data/environment"):
+                with pytest.raises(urllib.error.HTTPError, match="404"):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=60)
+            secret = address.rstrip("/").rpartition("/")[2]
+            assert secret not in Path(f"/proc/{server.pid}/cmdline").read_text()
+            written = [path for path in (tmp_path / "tmp").rglob("*") if path.is_file()]
+            assert not any(secret in path.read_text(errors="replace") for path in written)
+        finally:
+            server.terminate()
 
 
 def test_several_runs_are_shown_under_their_paths(runs: Path, started: list[list[str]]) -> None:

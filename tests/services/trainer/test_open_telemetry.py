@@ -118,5 +118,5 @@ def test_a_bad_validation_file_ends_the_start_with_its_name(tmp_path: Path) -> N
 
 def test_wandb_without_its_extra_ends_the_start_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not there
-    with pytest.raises(BadInputError, match=r"icestream\[wandb\]"):
+    with pytest.raises(BadInputError, match=r"'\.\[wandb\]'"):
         run_steps(tmp_path, make_config(wandb={"mode": "online"}), 1)

@@ -124,7 +124,7 @@ def test_neither_the_key_nor_the_command_line_is_in_what_is_written(
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not there
-    with pytest.raises(BadInputError, match=r"needs: pip install 'icestream\[wandb\]'.*mode = off"):
+    with pytest.raises(BadInputError, match=r"needs: pip install '\.\[wandb\]'.*mode = off"):
         WandbSink(tmp_path, OFFLINE, "name", {})
 
 

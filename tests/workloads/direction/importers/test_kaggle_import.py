@@ -287,6 +287,7 @@ def test_a_table_whose_batches_alternate_without_end_is_refused(
         import_with(tmp_path, tmp_path / "out")
 
 
+@pytest.mark.process
 def test_events_to_be_predicted_get_no_direction(tmp_path: Path) -> None:
     events = neutrinos([3, 5])
     write_kaggle(tmp_path, {661: events}, name="test", angles=False)

@@ -385,5 +385,5 @@ def test_missing_packages_are_told_before_any_work(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(formats, "_ONNX_PACKAGES", ("onnx", "no_such_package"))
-    with pytest.raises(BadInputError, match=r"ONNX needs: pip install 'icestream\[export\]', or use --format pt2"):
+    with pytest.raises(BadInputError, match=r"ONNX needs: .*'\.\[export\]' \(in the clone\), or use --format pt2"):
         run(run_dir, "-o", tmp_path / "model")
