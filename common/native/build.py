@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.native.library import NativeSources
+from common.private_path import changed_by_others, make_for_owner
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +62,16 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 
 def _folder(environment: Mapping[str, str]) -> Path:
-    """Folder for compiled code, of this user alone, as is the one around it: what is there is loaded and run."""
+    """Folder for compiled code, which nobody else can change: what is there is loaded and run."""
     base = environment.get("XDG_CACHE_HOME", "")
     cache = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
     folder = cache / "icestream" / "native"
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)  # by itself: ``mode`` is not that of parents
-    folder.parent.mkdir(mode=0o700, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_for_owner(folder)
     around = folder.parent.stat()
     if around.st_uid == os.getuid() and around.st_mode & 0o022:  # made under a umask
         folder.parent.chmod(around.st_mode & 0o755)
-    for one in (folder.parent, folder):
-        if not _is_ours(one):
-            raise RuntimeError(f"{one} could be written by others")
+    if reason := changed_by_others(folder):
+        raise RuntimeError(reason)
     return folder
 
 

@@ -81,8 +81,7 @@ def run(
     lists = (*run_dir.glob("ledger.sqlite"), *run_dir.glob("inventory/files-*"))
     is_listed = bool(lists) and not (fresh or new_plan)
     check_before_start(run_dir, config, lists_inputs=not is_listed)
-    if warning := make_run_dir(run_dir):
-        click.secho(f"Warning: {warning}", err=True, fg="yellow")
+    make_run_dir(run_dir)
     with RunLock(run_dir, "run", "icestream run"):
         if fresh or new_plan:
             with without_services(run_dir):

@@ -21,6 +21,7 @@ from common.mistakes import remove, unknown_key, validated
 from common.own_code import OWN_SECTION, is_own, section_name
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
+from common.private_path import TRUST_VARIABLE, require_private
 from common.run_dir import CONFIG_FILE
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
@@ -247,7 +248,7 @@ def _typed_settings(
 ) -> Iterator[tuple[str, object]]:
     """Full key and value of each setting of the environment, then of --set; ``mistakes`` grows by those of no use."""
     for name, text in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and name != TRUST_VARIABLE:
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             with _collected(mistakes):
                 yield full_key(key, f"environment variable {name}"), _parse_value(text)
@@ -304,6 +305,7 @@ def full_key(key: str, source: str) -> str:
 def _read_stored(run_dir: Path) -> dict[str, Any]:
     path = run_dir / CONFIG_FILE
     try:
+        require_private(path, "")
         stored = json.loads(path.read_text())
     except FileNotFoundError:
         return {}

@@ -130,8 +130,7 @@ class NodeSession:
             raise BadInputError(f"--node {self.node}: of --nodes {self.nodes} the last one is {self.nodes - 1}")
         self.master.require_known()
         require_shared(self.shared, self.run_dir)
-        if warning := make_run_dir(self.run_dir):
-            self._say(f"Warning: {warning}")
+        make_run_dir(self.run_dir)
         settings = SharedSettings(self.shared)
         try:
             lock = RunLock(self.run_dir, "run", "icestream node", self._until_former_ends())

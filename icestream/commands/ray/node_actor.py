@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 import ray.util
 
-from common.run_dir import MODE
+from common.private_path import make_for_owner, require_private
 from workloads.base.checkpoint import newest_step
 
 _MOST_READ = 1 << 16
@@ -85,9 +85,10 @@ class NodeActor:
         return ActorPlace(ray.get_runtime_context().get_node_id(), host, port, newest_step(shared))
 
     def start(self, job: NodeJob) -> None:
-        """Start the node. Raises OSError if its output has no place."""
+        """Start the node. Raises OSError if its output has no place, and BadInputError for one of others."""
         output = Path(job.output)
-        output.parent.mkdir(mode=MODE, parents=True, exist_ok=True)
+        make_for_owner(output.parent)
+        require_private(output.parent, "--run-dir")
         write = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         self._output = os.open(output, os.O_RDONLY)
         os.lseek(self._output, 0, os.SEEK_END)

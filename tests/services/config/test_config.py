@@ -96,7 +96,8 @@ def test_an_assignment_without_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_environment_variables_are_none_of_ours(tmp_path: Path) -> None:
-    assert load_config(tmp_path, environment={"ICE": "1", "_ICESTREAM_PARENT": "1"}) == Config()
+    environment = {"ICE": "1", "_ICESTREAM_PARENT": "1", "ICESTREAM_TRUST_GROUP": "me"}
+    assert load_config(tmp_path, environment=environment) == Config()
 
 
 def test_a_check_between_fields_names_both_and_their_values(tmp_path: Path) -> None:
