@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from common.own_code import is_own
+
 FETCHER = "fetcher"
 TRAINER = "trainer"
 LOGS_FOLDER = "logs"
@@ -32,9 +34,14 @@ def shard_of(name: str) -> int | None:
     return int(numbers[0]) if is_of_shard else None
 
 
-def service_command(name: str, run_dir: Path, on_machine: int = 1) -> list[str]:
-    """Command of the real service, with this interpreter and this package. ``on_machine``: shards of this machine."""
+def service_command(name: str, run_dir: Path, on_machine: int = 1, model: str = "") -> list[str]:
+    """Command of the real service, with this interpreter and this package.
+
+    ``on_machine``: shards of this machine. ``model``: that of the run; a trainer runs the user's own only if told so.
+    """
     command = module_command("icestream", service_of(name), "--run-dir", str(run_dir))
+    if service_of(name) == TRAINER and is_own(model):
+        command += ["--model", model]
     shard = shard_of(name)
     return command if shard is None else [*command, "--shard", str(shard), "--on-machine", str(on_machine)]
 

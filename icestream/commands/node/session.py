@@ -263,7 +263,7 @@ class NodeSession:
 
     def _supervise(self, config: Config, shards: Sequence[int], attempt: RunAttempt, beats: Beats) -> SessionOutcome:
         def command_for(name: str) -> list[str]:
-            command = service_command(name, self.run_dir, len(shards))
+            command = service_command(name, self.run_dir, len(shards), config.trainer.model)
             is_fetcher = shards and service_of(name) == FETCHER
             return [*command, "--inventory", str(self.shared / INVENTORY_FOLDER)] if is_fetcher else command
 

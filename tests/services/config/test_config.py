@@ -9,7 +9,8 @@ import pytest
 
 from common.errors import BadInputError
 from common.run_dir import CONFIG_FILE
-from services.config.root import Config, known_keys, load_config, store_config, unused_settings
+from services.config.given import unused_settings
+from services.config.root import Config, known_keys, load_config, store_config
 from workloads import registry
 from workloads.muons.models.wgan.config import WganConfig
 
