@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def make_for_owner(folder: Path) -> None:
     except FileNotFoundError:  # mkdir(parents=True) would make those as the umask says
         make_for_owner(folder.parent)
         make_for_owner(folder)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Folder of icestream in the user's cache; it may be missing."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    cache = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
+    return cache / "icestream"
 
 
 def changed_by_others(path: Path) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.native.library import NativeSources
-from common.private_path import changed_by_others, make_for_owner
+from common.private_path import cache_folder, changed_by_others, make_for_owner
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,7 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 def _folder(environment: Mapping[str, str]) -> Path:
     """Folder for compiled code, which nobody else can change: what is there is loaded and run."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    cache = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
-    folder = cache / "icestream" / "native"
+    folder = cache_folder(environment) / "native"
     make_for_owner(folder)
     around = folder.parent.stat()
     if around.st_uid == os.getuid() and around.st_mode & 0o022:  # made under a umask
