@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import ray
 import ray.util
 
 from common.private_path import make_for_owner, require_private
+from common.python_command import python_command
 from workloads.base.checkpoint import newest_step
 
 _MOST_READ = 1 << 16
@@ -96,7 +96,7 @@ class NodeActor:
         self._exit, guards_word = os.pipe()
         os.set_blocking(self._exit, False)
         starter = subprocess.Popen(
-            [sys.executable, "-P", "-m", "icestream.commands.ray.guard"],
+            python_command("icestream.commands.ray.guard", anywhere=True),
             stdin=guards_end,
             stdout=guards_word,
             stderr=write,

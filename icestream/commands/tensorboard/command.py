@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from common.errors import BadInputError
 from common.options import OutputPath
+from common.python_command import python_command
 from common.slow_progress import SlowProgress
 from common.tensorboard_names import since_s
 from common.user_path import user_path
@@ -64,9 +64,8 @@ def show(run_dirs: tuple[Path, ...], port: int) -> None:
         click.echo(
             f"losses first, a value and its floor in one chart: http://localhost:{port}/#custom_scalars", err=True
         )
-    # -P: TensorBoard imports optional modules (markdown, …), which must not come from the working directory.
-    command = [sys.executable, "-P", "-m", "tensorboard.main", *where, "--host", "127.0.0.1", "--port", str(port)]
-    os.execv(sys.executable, command)
+    command = python_command("tensorboard.main", *where, "--host", "127.0.0.1", "--port", str(port))
+    os.execv(command[0], command)
 
 
 @tensorboard.command(name="merge", epilog=EXAMPLES)
