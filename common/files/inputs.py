@@ -16,6 +16,7 @@ import fsspec
 from common.errors import BadInputError
 from common.extras import missing_extra
 from common.files.local_listing import each_match, files_below, status_of
+from common.files.redirects import http_options
 from common.files.remotes import Remotes
 from common.files.suffixes import SUFFIXES
 from common.files.transfer import is_gone
@@ -185,7 +186,7 @@ def _local_size_bytes(path: Path) -> int:
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = fsspec.core.url_to_fs(url, **http_options(url))
         if glob.has_magic(_without_query(path)):
             infos = list(fs.glob(path, detail=True).values())
         elif not _without_query(path).endswith(SUFFIXES) and fs.isdir(path):  # isdir would download a file over HTTP
