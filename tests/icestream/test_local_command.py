@@ -55,7 +55,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Commands of the stand-ins, by service: a trainer that trains 9 events of 10, and others that wait."""
     commands = {"trainer": [TRAINER, "RUN_DIR", "9"], "fetcher": [WAIT], "decoder": [WAIT]}
 
-    def service_command(name: str, run_dir: Path, on_machine: int) -> list[str]:
+    def service_command(name: str, run_dir: Path, *_: object) -> list[str]:
         arguments = [str(run_dir) if part == "RUN_DIR" else part for part in commands[name.partition("-")[0]]]
         return [sys.executable, "-I", "-S", "-c", *arguments]
 
