@@ -31,21 +31,29 @@ def replacing(
 ) -> Iterator[Path]:
     """An empty file to write to, which takes the name ``path`` after the block.
 
-    If the block fails, the file is deleted, and what was at ``path`` stays. ``durable``: the content and the name are
-    on disk when the block is left. ``part``: the file's name until then, ``path`` with the suffix `.part` by default;
-    what a killed process left there is deleted. Two writers of one ``path`` need two names (part_of_one_writer).
+    It is given as the name of its descriptor in this process (`/proc/self/fd/N`): in a folder that others may write to,
+    the name ``part`` may be a link to any of the user's files a moment later. If the block fails, the file is deleted,
+    and what was at ``path`` stays. ``durable``: the content and the name are on disk when the block is left. ``part``:
+    the file's name until then, ``path`` with the suffix `.part` by default; what a killed process left there is
+    deleted. Two writers of one ``path`` need two names (part_of_one_writer).
     """
     part = part or path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    opened = Path(f"/proc/self/fd/{descriptor}")
     try:
-        yield part
-        if durable:
-            _sync(part, os.O_RDONLY)
+        try:
+            yield opened
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         with publishing():
             part.replace(path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(opened):
+            error.filename = str(part)
         raise
     if durable:
         sync_folder(path.parent)
@@ -66,11 +74,7 @@ def part_of_one_writer(path: Path) -> Path:
 
 def sync_folder(folder: Path) -> None:
     """Returns once the names in the folder are on disk."""
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

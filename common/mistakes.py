@@ -16,8 +16,8 @@ from common.redact import without_secrets
 T = TypeVar("T")
 
 GONE = {
-    "stream.lanes": "stream.lanes is gone: all trainers of a shard share one stream, whose batches don't depend on their"
-    " number; leave it out"
+    "stream.lanes": "stream.lanes is gone: all trainers of a shard share one stream, whose batches don't depend on"
+    " their number; leave it out"
 }
 """Line about each key of former versions that users had reason to set."""
 _TYPING_ERROR = 0.8

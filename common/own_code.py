@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadInputError, IcestreamError
+from common.private_path import require_private
 
 OWN_SECTION = "own"
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -45,7 +46,8 @@ def search_path() -> list[str]:
 
 
 def require_module(name: str) -> None:
-    """Raise BadInputError if the module of ``name`` is not to be found, or lacks the name; none of its code is run."""
+    """Raise BadInputError if the module of ``name`` is not to be found, or lacks the name, or if others can change it
+    in the current folder; none of its code is run."""
     module, _, attribute = name.partition(":")
     if module in sys.modules:
         return
@@ -65,6 +67,8 @@ def require_module(name: str) -> None:
         spec = PathFinder.find_spec(part, folders)
         if spec is None:
             raise BadInputError(f"trainer.model = {name!r}: there is no module {part!r} in {', '.join(folders)}")
+    if spec.origin is not None and Path(spec.origin).is_relative_to(Path.cwd()):
+        require_private(Path(spec.origin), "the code in the current folder,")
     if spec.origin is not None and spec.origin.endswith(tuple(SOURCE_SUFFIXES)):
         _require_name(name, spec.origin, attribute)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from common.errors import BadInputError
 from common.files.file_kind import open_file
+from common.private_path import require_private
 
 MODE = 0o700
 CONFIG_FILE = "config.json"
@@ -38,10 +38,10 @@ def open_in_run(path: Path) -> BinaryIO:
         raise BadInputError(f"{path}: {error}") from None
 
 
-def make_run_dir(run_dir: Path) -> str:
-    """Make the directory, owner-only, if it is missing; returns a warning about an existing one, or an empty text.
+def make_run_dir(run_dir: Path) -> None:
+    """Make the directory, owner-only, if it is missing.
 
-    Calls own_files_only(). Raises BadInputError if the directory can't be made, or if every user may write to it.
+    Calls own_files_only(). Raises BadInputError if the directory can't be made, or if others can change what is there.
     """
     own_files_only()
     try:
@@ -50,17 +50,7 @@ def make_run_dir(run_dir: Path) -> str:
         raise BadInputError(
             f"{run_dir}: can't make this directory ({error.strerror}); choose another --run-dir"
         ) from None
-    status = run_dir.stat()
-    if status.st_mode & stat.S_IWOTH:
-        raise BadInputError(
-            f"{run_dir}: every user of this machine may write there, and choose what the run reads: chmod go-w it, or"
-            " choose another --run-dir"
-        )
-    if status.st_mode & stat.S_IWGRP:
-        return f"{run_dir}: its group may write there, and choose what the run reads; chmod g-w it"
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"{run_dir}: belongs to user {status.st_uid}, who can choose what the run reads"
-    return ""
+    require_private(run_dir, "the run directory")
 
 
 def shard_dir(run_dir: Path, shard: int | None) -> Path:

@@ -15,7 +15,8 @@ HEAD = """# Configuration
 One tree. Later wins: defaults, the run directory's `config.json`, the TOML file (`-c`), the environment
 (`ICESTREAM_STREAM__BATCH_EVENTS=512`), `--set stream.batch_events=512`, flags. A key's last part is enough for `--set`
 where only one key has it. An unknown key is an error that names the nearest known one. `icestream config` prints the
-resolved tree; each checkpoint holds it.
+resolved tree; each checkpoint holds it. `ICESTREAM_TRUST_GROUP` is no setting: see
+[run-directory.md](run-directory.md#who-may-write).
 
 Keys of `stream`, `seed` and the inputs belong to the plan: a run that resumes with others is refused, unless
 `--new-plan` says to keep the weights and begin the new plan. (`stream.slots` may change at any time.)

@@ -334,6 +334,14 @@ def test_no_pickle_is_read() -> None:
                 assert any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords)
 
 
+def test_no_child_imports_from_the_working_directory() -> None:
+    """Each command of a module is made in one place, which says where the module may come from."""
+    place = ROOT / "common" / "python_command.py"
+    for path in sources():
+        words = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        assert path == place or "-m" not in words, f"{path.relative_to(ROOT)}: use python_command()"
+
+
 def modules_after(code: str) -> set[str]:
     """What is imported in a fresh interpreter that ran ``code``."""
     script = f"{code}\nimport sys\nprint('MODULES', *sys.modules)"

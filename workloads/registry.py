@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import workloads
 from common.errors import BadInputError, IcestreamError
+from common.private_path import require_private
 from workloads.base.verb import Verb
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ DEFAULT = "muons"
 
 @cache
 def names() -> tuple[str, ...]:
-    """Names of all workloads, the default first."""
-    found = {path.parent.name for folder in workloads.__path__ for path in Path(folder).glob("*/workload.py")}
-    return (DEFAULT, *sorted(found - {DEFAULT}))
+    """Names of all workloads, the default first. Raises BadInputError if others can change one from elsewhere."""
+    found = {path.parent.name: path for folder in workloads.__path__ for path in Path(folder).glob("*/workload.py")}
+    for path in found.values():
+        if path.parent.parent != Path(__file__).parent:
+            require_private(path, "the workload")
+    return (DEFAULT, *sorted(found.keys() - {DEFAULT}))
 
 
 @cache

@@ -17,6 +17,7 @@ from common import hidden_names
 from common.errors import BadInputError
 from common.extras import missing_extra
 from common.files.local_listing import each_match, files_below, status_of
+from common.files.redirects import http_options
 from common.files.remotes import Remotes
 from common.files.suffixes import SUFFIXES
 from common.files.transfer import is_gone
@@ -212,7 +213,7 @@ def _local_file(path: Path, identities: dict[str, Identity]) -> SourceFile:
 def _expand_remote(url: str) -> Iterator[SourceFile]:
     walk: GlobWalk | None = None
     try:
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = fsspec.core.url_to_fs(url, **http_options(url))
         if glob.has_magic(_without_query(path)):
             walk = GlobWalk(_without_query(path))
             infos = list(fs.glob(path, detail=True).values())

@@ -10,6 +10,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from common.errors import BadInputError, TransientError
 from common.files.local_name import name_of
+from common.files.redirects import http_options
 from common.plan import SourceFile
 
 _CHUNK_BYTES = 1 << 20
@@ -65,7 +66,8 @@ class _LocalError(Exception):
 def _copy(source: SourceFile, local: BinaryIO) -> None:
     try:
         # As a stream: fsspec takes a range of a file into memory, however long the server's answer is.
-        options = {"block_size": 0} if source.url.startswith(("http://", "https://")) else {}
+        options = http_options(source.url)
+        options |= {"block_size": 0} if options else {}
         with fsspec.open(source.url, "rb", **options) as remote:
             while chunk := remote.read(_CHUNK_BYTES):
                 if local.tell() + len(chunk) > source.size_bytes:
@@ -78,6 +80,8 @@ def _copy(source: SourceFile, local: BinaryIO) -> None:
     except (_LocalError, WrongSizeError):
         raise
     except Exception as error:  # each kind of remote raises its own errors: aiohttp's are no OSError
+        if isinstance(error.__cause__, BadInputError):  # a redirect that is not followed
+            raise error.__cause__ from None
         if is_gone(error):
             raise BadInputError("it does not exist any more") from None
         if _is_refused(error):

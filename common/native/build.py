@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.native.library import NativeSources
+from common.private_path import cache_folder, changed_by_others, make_for_owner
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +41,13 @@ def built(
     ):
         key.update(hashlib.sha256(part).digest())
     path = folder / f"{sources.name}-{key.hexdigest()[:32]}.so"
-    if not path.exists() or not _is_ours(path):
+    if (descriptor := _opened(path)) is None:
         started_s = time.monotonic()
         _build([compiler, *flags, *map(str, sources.files)], path)
         logger.info("built %s in %.1f s", path, time.monotonic() - started_s)
-    library = ctypes.CDLL(str(path))
+        if (descriptor := _opened(path)) is None:
+            raise RuntimeError(f"{path} can be changed by others")
+    library = _loaded(path, descriptor)
     for name, signature in sources.functions.items():
         arguments, _, result = signature.partition("->")
         function = getattr(library, name)
@@ -61,25 +65,40 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 
 def _folder(environment: Mapping[str, str]) -> Path:
-    """Folder for compiled code, of this user alone, as is the one around it: what is there is loaded and run."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    cache = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
-    folder = cache / "icestream" / "native"
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)  # by itself: ``mode`` is not that of parents
-    folder.parent.mkdir(mode=0o700, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    """Folder for compiled code, which nobody else can change: what is there is loaded and run."""
+    folder = cache_folder(environment) / "native"
+    make_for_owner(folder)
     around = folder.parent.stat()
     if around.st_uid == os.getuid() and around.st_mode & 0o022:  # made under a umask
         folder.parent.chmod(around.st_mode & 0o755)
-    for one in (folder.parent, folder):
-        if not _is_ours(one):
-            raise RuntimeError(f"{one} could be written by others")
+    if reason := changed_by_others(folder):
+        raise RuntimeError(reason)
     return folder
 
 
-def _is_ours(path: Path) -> bool:
-    state = path.stat()
-    return state.st_uid == os.getuid() and not state.st_mode & 0o022
+def _opened(path: Path) -> int | None:
+    """Descriptor of a library; None if there is none, or if others may have put it there or can change it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o022:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _loaded(path: Path, descriptor: int) -> ctypes.CDLL:
+    """The library that was checked, whatever its name leads to by now.
+
+    The descriptor stays open: the loader takes a library of the same name, of a reused number, for the same one.
+    """
+    try:
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(f"{path}: {error}") from None
 
 
 def _version(compiler: str) -> bytes:

@@ -22,6 +22,7 @@ import zmq.auth
 from zmq.utils import z85
 
 from common.errors import BadInputError
+from common.private_path import make_for_owner, require_private
 
 SERVER = "server"
 CLIENT = "client"
@@ -72,9 +73,10 @@ def make_client_keys(folder: Path, name: str) -> Path:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_for_owner(folder)
     except OSError as error:
         raise BadInputError(f"{folder}: can't make this folder ({error.strerror})") from None
+    require_private(folder, "the folder of keys")
     if stat.S_IMODE(folder.stat().st_mode) & 0o077:
         raise BadInputError(f"{folder}: others than its owner can look into it; `chmod 700 {folder}`, or name another")
 
@@ -113,6 +115,7 @@ def known_clients(folder: Path) -> dict[bytes, str]:
     clients = folder / CLIENT_FOLDER
     if not clients.is_dir():
         raise BadInputError(f"{clients}: no such folder; `icestream keys {folder}` makes it")
+    require_private(clients, "the folder of keys")
     return {_load_public(path): path.stem for path in sorted(clients.glob("*.key"))}
 
 
@@ -136,6 +139,7 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
         public, secret = b"", None
     except OSError:
         raise BadInputError(f"{path}: can't be read; `icestream keys` writes such files") from None
+    require_private(path, "the key")
     if not _is_key(public):
         raise BadInputError(f"{path}: holds no public key; `icestream keys` writes such files")
     return public, secret

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from common.options import InputCommand, config_options
+from common.private_path import require_private
 from common.run_dir import CONFIG_FILE
 from icestream.commands.run_options import run_options
 
@@ -70,6 +71,8 @@ def checked_nodes(
         given = _options_of_run.make_context("node", list(options)).params
     except click.UsageError as error:
         raise click.UsageError(error.format_message(), click.get_current_context()) from None
+    if shared.exists():  # also before its first run: the job believes what nodes leave there
+        require_private(shared, "--shared")
     stored: Path | dict[str, Any] = shared if (shared / CONFIG_FILE).exists() else {}
     flags = {"local.trainers": given["trainers"]}
     config = load_config(stored, toml=toml, assignments=assignments, flags=flags)

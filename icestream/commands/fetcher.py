@@ -61,8 +61,7 @@ def fetcher(
     start_logging("fetcher")
     end_with_parent(signal.SIGKILL)  # its state is always saved
     stop = StopFlag()
-    if warning := make_run_dir(run_dir):
-        logger.warning("%s", warning)
+    make_run_dir(run_dir)
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     require_open_files(config)

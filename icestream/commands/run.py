@@ -70,7 +70,7 @@ def run(
     checkpoint and stops; the same command resumes from there. The end is a summary, also in RUN_DIR/summary.json.
     """
     from icestream.commands.run_checks import check_before_start, refuse_folder_of_nodes
-    from services.config.root import unused_settings
+    from services.config.given import unused_settings
 
     refuse_folder_of_nodes(run_dir)
     config = with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, run_flags(options)))
@@ -81,8 +81,7 @@ def run(
     lists = (*run_dir.glob("ledger.sqlite"), *run_dir.glob("inventory/files-*"))
     is_listed = bool(lists) and not (fresh or new_plan)
     check_before_start(run_dir, config, lists_inputs=not is_listed)
-    if warning := make_run_dir(run_dir):
-        click.secho(f"Warning: {warning}", err=True, fg="yellow")
+    make_run_dir(run_dir)
     with RunLock(run_dir, "run", "icestream run"):
         if fresh or new_plan:
             with without_services(run_dir):
@@ -145,6 +144,7 @@ def resolved_config(
     """
     from icestream.commands.possible_nodes import require_shares
     from icestream.reading.workload import load_run_config
+    from services.config.given import require_named_model
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
@@ -156,6 +156,7 @@ def resolved_config(
             f"no input given, and none stored in {run_dir}{forgotten or missing}: name files, directories, globs or"
             " URLs with -i/--input; `icestream simulate demo` writes a data set to try"
         )
+    require_named_model(config, toml=toml, assignments=assignments, flags=flags)
     if is_own(config.trainer.model):
         require_module(config.trainer.model)
     return config
@@ -210,7 +211,7 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ve
     from services.supervisor.supervisor_log import supervisor_log
 
     def command_for(name: str) -> list[str]:
-        command = service_command(name, run_dir, config.stream.shards)
+        command = service_command(name, run_dir, config.stream.shards, config.trainer.model)
         return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
     secrets = secrets_allowed(config)

@@ -45,7 +45,8 @@ def next_line(run_dir: Path, config: Config, exit_status: ExitStatus) -> str:
     """Command that comes next; empty if the error says what to do."""
     place = shlex.quote(str(run_dir))
     if exit_status == "interrupted":
-        return f"Resume: icestream run --run-dir {place}"
+        named = f" --model {config.trainer.model}" if is_own(config.trainer.model) else ""
+        return f"Resume: icestream run --run-dir {place}{named}"
     if exit_status != "finished" or config.trainer.model == NO_MODEL:
         return ""
     if is_own(config.trainer.model):  # no command can evaluate it

@@ -19,6 +19,7 @@ from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_log
 from common.run_dir import INVENTORY_FOLDER, own_files_only
 from common.status import TrainerStatus
 from icestream.commands.model_option import model_option
+from services.config.given import require_named_model
 from services.config.open_files import require_open_files
 from services.config.root import Config, load_config
 from services.config.trainer import NO_MODEL
@@ -91,6 +92,7 @@ def trainer(
     if config is None:
         return
     require_open_files(config)
+    require_named_model(config, toml=toml, assignments=assignments, flags=flags)
     if PARENT_VARIABLE in os.environ:
         end_after_stop(config.local.stop_timeout_s)  # the supervisor may be gone, and nobody else kills this process
     from common.summary import build_summary, summary_lines, write_summary

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from common.python_command import python_command
 from common.run_words import bottleneck
 from common.status import FetcherStatus
 from common.status_files import read_status
 from icestream.streaming.python_words import in_python
 from services.config.local import LocalConfig
 from services.supervisor.child import Child, how_it_ended
-from services.supervisor.names import LOGS_FOLDER, module_command
+from services.supervisor.names import LOGS_FOLDER
 from services.supervisor.restart import RestartPolicy, UserError
 
 logger = logging.getLogger("icestream")
@@ -52,7 +53,7 @@ class Services:
         """Start the process."""
         self._child.log.parent.mkdir(mode=0o700, exist_ok=True)
         kind = "temporary" if self._temporary else "kept"
-        command = module_command("icestream.streaming.services_process", str(self.run_dir), str(os.getpid()), kind)
+        command = python_command("icestream.streaming.services_process", str(self.run_dir), str(os.getpid()), kind)
         with ctrl_c_later():
             self._child.start(command, os.environ | {"PYTHONUNBUFFERED": "1"})
         self._child.policy.started(time.monotonic())

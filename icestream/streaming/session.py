@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from pathlib import Path
@@ -22,8 +21,6 @@ from services.trainer.ranks.rank_place import RankPlace
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
-
-logger = logging.getLogger("icestream")
 
 _OTHER_INPUTS = "(its inputs were others): use the same files to continue it"
 
@@ -148,7 +145,6 @@ def _make_for_owner(run_dir: Path) -> None:
     """Make the directory for its owner only, without a change of the caller's umask. Raises BadInputError."""
     before = os.umask(0o077)
     try:
-        if warning := make_run_dir(run_dir):
-            logger.warning("%s", warning)
+        make_run_dir(run_dir)
     finally:
         os.umask(before)

@@ -18,9 +18,10 @@ from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportCon
 from common.errors import BadInputError
 from common.files.remote_access import RemoteAccess
 from common.mistakes import remove, unknown_key, validated
-from common.own_code import OWN_SECTION, is_own, section_name
+from common.own_code import is_own
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
+from common.private_path import TRUST_VARIABLE, require_private
 from common.run_dir import CONFIG_FILE, open_in_run
 from common.schema import EventSchema
 from common.seed import no_bool
@@ -29,7 +30,7 @@ from services.config.fetcher import FetcherConfig
 from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
-from services.config.trainer import COMMON_SECTIONS, NO_MODEL, TrainerConfig, is_known_model, model_names, removed_model
+from services.config.trainer import COMMON_SECTIONS, NO_MODEL, TrainerConfig, is_known_model, removed_model
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -175,7 +176,7 @@ def load_config(
     mistakes: list[str] = []
     with _collected(mistakes):
         _merge(tree, _toml_settings(toml, mistakes))
-    for key, value in _typed_settings(assignments, environment, mistakes):
+    for key, value in typed_settings(assignments, environment, mistakes):
         with _collected(mistakes):
             _assign(tree, key, value)
     for key, value in (flags or {}).items():
@@ -189,7 +190,7 @@ def load_config(
 
 def _toml_settings(toml: Path | None, mistakes: list[str]) -> dict[str, Any]:
     """Settings of a TOML file; ``mistakes`` grows by unknown keys. Raises BadInputError if it can't be read."""
-    tree = _read_toml(toml) if toml is not None else {}
+    tree = read_toml(toml) if toml is not None else {}
     for key, _ in list(leaves(tree)):
         if any(known.startswith(f"{key}.") for known in known_keys()):
             continue  # a value in the place of a branch: validation reports it
@@ -210,29 +211,6 @@ def _collected(mistakes: list[str]) -> Iterator[None]:
         mistakes.append(str(error))
 
 
-def unused_settings(
-    config: Config,
-    *,
-    toml: Path | None = None,
-    assignments: Sequence[str] = (),
-    environment: Mapping[str, str] = os.environ,
-) -> list[str]:
-    """Lines about settings that were given for another model than that of ``config``.
-
-    A TOML file may have sections of several models: it is told only if it names another model itself.
-    """
-    model = config.trainer.model
-    if model == NO_MODEL:
-        return []
-    lines = []
-    wanted = _read_toml(toml).get("trainer", {}).get("model", model) if toml else model
-    if wanted != model:
-        lines.append(f"{toml}: made for the model {wanted}, but the model {model} was asked for and is trained")
-    others = tuple(f"trainer.{name}." for name in (*model_names(), OWN_SECTION) if name != section_name(model))
-    keys = dict.fromkeys(key for key, _ in _typed_settings(assignments, environment, []) if key.startswith(others))
-    return [*lines, *(f"{key}: not used by the model {model}" for key in keys)]
-
-
 def store_config(run_dir: Path, config: Config) -> None:
     """Write the resolved tree into the run directory, so that any service can be started from it alone.
 
@@ -243,12 +221,12 @@ def store_config(run_dir: Path, config: Config) -> None:
     replace_file(run_dir / CONFIG_FILE, stored, durable=True, mode=OWNER_ONLY)
 
 
-def _typed_settings(
+def typed_settings(
     assignments: Sequence[str], environment: Mapping[str, str], mistakes: list[str]
 ) -> Iterator[tuple[str, object]]:
     """Full key and value of each setting of the environment, then of --set; ``mistakes`` grows by those of no use."""
     for name, text in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and name != TRUST_VARIABLE:
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             with _collected(mistakes):
                 yield full_key(key, f"environment variable {name}"), _parse_value(text)
@@ -305,6 +283,7 @@ def full_key(key: str, source: str) -> str:
 def _read_stored(run_dir: Path) -> dict[str, Any]:
     path = run_dir / CONFIG_FILE
     try:
+        require_private(path, "")
         with open_in_run(path) as file:
             stored = json.loads(file.read())
     except FileNotFoundError:
@@ -340,7 +319,7 @@ def _refit(tree: dict[str, Any]) -> str | None:
     return removed
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:

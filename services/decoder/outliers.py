@@ -54,8 +54,8 @@ def write_outliers(
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
     with (
-        replacing(path, durable=False, part=part, publishing=publishing),
-        pa.OSFile(str(part), "wb") as sink,
+        replacing(path, durable=False, part=part, publishing=publishing) as new,
+        pa.OSFile(str(new), "wb") as sink,
     ):
         pq.write_table(pa.table(columns), sink, write_page_checksum=True, use_dictionary=["source_file"])
 

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -231,9 +230,6 @@ class FetcherService:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Send(peer, m.Lease() as lease):
-                    failures = self._dispatcher.failures.counts.get(lease.unit.k, 0)
-                    self._transport.send(peer, replace(lease, failures=failures) if failures else lease)
                 case Send(peer, message):
                     self._transport.send(peer, message)
                 case Fence(peer):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
-from common.atomic_file import replacing
+from common.atomic_file import OWNER_ONLY, sync_folder
 from common.errors import BadInputError, IcestreamError
 from services.config.root import Config
 from services.outputs.destinations import Destination, open_destination
@@ -57,7 +58,16 @@ def _bring_one(run_dir: Path, destination: Destination, name: str, file: OutputF
     if target.exists():
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(target, durable=True, part=target.with_name(f"{target.name}.part")) as part:
-        destination.get(name, file, part)
+    part = target.with_name(f"{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        destination.get(name, file, part)  # a download makes its file by itself
         if Digests().of(part) != file:
             raise BadInputError(f"{name}: the restored file differs from the copied one")
+        with part.open("rb") as whole:
+            os.fchmod(whole.fileno(), OWNER_ONLY)
+            os.fsync(whole.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    sync_folder(target.parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from common.private_path import TRUST_VARIABLE
 from common.rank_variables import RANK_VARIABLES
 from common.secret_variables import without_secret_variables
 from services.config.root import ENVIRONMENT_PREFIX
@@ -40,5 +41,5 @@ def child_environment(environment: Mapping[str, str], allowed: Sequence[str] = (
     return {
         name: value
         for name, value in without_secret_variables(environment, allowed).items()
-        if not name.startswith(ENVIRONMENT_PREFIX) and name not in RANK_VARIABLES
+        if name == TRUST_VARIABLE or not (name.startswith(ENVIRONMENT_PREFIX) or name in RANK_VARIABLES)
     }

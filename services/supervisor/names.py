@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+from common.own_code import is_own
+from common.python_command import python_command
 
 FETCHER = "fetcher"
 TRAINER = "trainer"
@@ -32,16 +34,13 @@ def shard_of(name: str) -> int | None:
     return int(numbers[0]) if is_of_shard else None
 
 
-def service_command(name: str, run_dir: Path, on_machine: int = 1) -> list[str]:
-    """Command of the real service, with this interpreter and this package. ``on_machine``: shards of this machine."""
-    command = module_command("icestream", service_of(name), "--run-dir", str(run_dir))
+def service_command(name: str, run_dir: Path, on_machine: int = 1, model: str = "") -> list[str]:
+    """Command of the real service, with this interpreter and this package.
+
+    ``on_machine``: shards of this machine. ``model``: that of the run; a trainer runs the user's own only if told so.
+    """
+    command = python_command("icestream", service_of(name), "--run-dir", str(run_dir))
+    if service_of(name) == TRAINER and is_own(model):
+        command += ["--model", model]
     shard = shard_of(name)
     return command if shard is None else [*command, "--shard", str(shard), "--on-machine", str(on_machine)]
-
-
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Command that runs a module of this package with this interpreter."""
-    package_root = Path(__file__).resolve().parents[2]
-    # `-m` searches the working directory first, where a user's folder `common/` would hide ours.
-    safe_path = [] if Path.cwd() == package_root else ["-P"]
-    return [sys.executable, *safe_path, "-m", module, *arguments]

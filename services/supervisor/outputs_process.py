@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.process import PARENT_VARIABLE
+from common.python_command import python_command
 from services.supervisor.environment import child_environment
 from services.supervisor.restart import Ended, Restart, RestartPolicy, UserError
 
@@ -103,7 +103,5 @@ class OutputsProcess:
 
 def outputs_command(run_dir: Path, *, take_over: bool) -> list[str]:
     """Command of the real outputs process."""
-    return [
-        *(sys.executable, "-P", "-m", "icestream", "outputs", "--run-dir", str(run_dir)),
-        *(["--take-over"] if take_over else []),
-    ]
+    command = python_command("icestream", "outputs", "--run-dir", str(run_dir))
+    return [*command, "--take-over"] if take_over else command

@@ -160,6 +160,36 @@ def test_no_link_at_the_parts_name_is_followed(path: Path) -> None:
     assert not path.is_symlink()
 
 
+def test_no_link_that_takes_the_parts_name_while_it_is_written_is_followed(path: Path) -> None:
+    other = path.with_name("authorized_keys")
+    other.write_text("mine")
+    with replacing(path, durable=False) as part:
+        path.with_suffix(".part").unlink()
+        path.with_suffix(".part").symlink_to(other)
+        part.write_text("new")
+        with part.open("ab") as file:
+            file.write(b"er")
+        assert part.read_text() == "newer"
+    assert other.read_text() == "mine"
+
+
+def test_an_error_names_the_file_and_no_descriptor(path: Path) -> None:
+    def write() -> None:
+        with replacing(path, durable=False) as part:
+            raise OSError(28, "No space left on device", str(part))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/config\.part'"):
+        write()
+
+
+def test_no_descriptor_stays_open(path: Path) -> None:
+    before = names(Path("/proc/self/fd"))
+    replace_file(path, "new", durable=True)
+    with pytest.raises(KeyboardInterrupt), replacing(path, durable=True):
+        raise KeyboardInterrupt
+    assert names(Path("/proc/self/fd")) == before
+
+
 def test_two_writers_do_not_meet(path: Path) -> None:
     with replacing(path, durable=False, part=part_of_one_writer(path)) as one:
         one.write_text("one")

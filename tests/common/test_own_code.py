@@ -48,6 +48,15 @@ def test_a_module_of_the_current_folder_is_found_without_running_it(folder: Path
     assert (folder / "ran").exists()
 
 
+def test_a_module_that_others_can_change_in_the_current_folder_is_not_run(folder: Path) -> None:
+    (folder / "its_own.py").write_text("open('ran', 'w').close()\nTRAINING = 3\n")
+    folder.chmod(0o777)
+    for use in (require_module, import_own):
+        with pytest.raises(BadInputError, match=r"its_own\.py: .* \(mode 0777.*can be changed by every user"):
+            use("its_own:TRAINING")
+    assert not (folder / "ran").exists()
+
+
 def test_a_file_called_like_a_module_of_python_is_not_imported_in_its_place(folder: Path) -> None:
     (folder / "colorsys.py").write_text("raise SystemExit('imported')\n")
     (folder / "mine.py").write_text("import colorsys\nTRAINING = colorsys.rgb_to_hsv\n")

@@ -56,7 +56,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Commands of the stand-ins, by service: a trainer that trains 9 events of 10, and others that wait."""
     commands = {"trainer": [TRAINER, "RUN_DIR", "9"], "fetcher": [WAIT], "decoder": [WAIT]}
 
-    def service_command(name: str, run_dir: Path, on_machine: int) -> list[str]:
+    def service_command(name: str, run_dir: Path, *_: object) -> list[str]:
         arguments = [str(run_dir) if part == "RUN_DIR" else part for part in commands[name.partition("-")[0]]]
         return [sys.executable, "-I", "-S", "-c", *arguments]
 
@@ -316,27 +316,6 @@ def test_all_files_of_a_run_are_its_owners_alone_whatever_the_umask(tmp_path: Pa
         "trainer.log",
     }
     assert [path for path in made if path.stat().st_mode & 0o077] == []
-
-
-def test_a_run_directory_that_every_user_may_write_to_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    with pytest.raises(BadInputError, match=r"every user of this machine may write there.*chmod go-w"):
-        icestream_run(tmp_path, "-i", "demo")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.process
-def test_a_run_directory_that_its_group_may_write_to_is_told(tmp_path: Path) -> None:
-    tmp_path.chmod(0o775)
-    result = icestream_run(tmp_path, "-i", "demo")
-    assert f"Warning: {tmp_path}: its group may write there" in result.output
-    assert result.exit_code == 0
-
-
-@pytest.mark.process
-def test_a_run_directory_of_somebody_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.chown(tmp_path, 12345, -1) if os.getuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 12345)
-    assert f"Warning: {tmp_path}: belongs to user" in icestream_run(tmp_path, "-i", "demo").output
 
 
 @pytest.mark.parametrize("part", RUN_PARTS)

@@ -63,5 +63,7 @@ def test_the_next_command_follows_from_the_end() -> None:
     assert next_line(run_dir, config(), "finished") == "Next: icestream evaluate 'runs/my run' -i HELD_OUT_FILES"
     assert next_line(run_dir, config(), "failed") == ""
     assert next_line(run_dir, config(trainer__model="none"), "finished") == ""
+    resume = next_line(run_dir, config(trainer__model="mine:TRAINING"), "interrupted")
+    assert resume == "Resume: icestream run --run-dir 'runs/my run' --model mine:TRAINING"
     own = next_line(run_dir, config(trainer__model="mine:TRAINING"), "finished")
     assert own == "Next, in Python: icestream.load('runs/my run', model='mine:TRAINING')"

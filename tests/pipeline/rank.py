@@ -20,7 +20,6 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
-from services.trainer.stream.shares import ShardShare
 
 HOLD_VARIABLE = "HOLD_RANK"
 
@@ -47,7 +46,7 @@ def main() -> None:
         position, audit_bytes = StreamPosition.model_validate_json(text), int(size)
     folder = run_dir / f"audit-{rank}"
     folder.mkdir(exist_ok=True)
-    audit = Audit(folder, (audit_bytes,), [ShardShare(0, 0, 1)])
+    audit = Audit(folder, (audit_bytes,))
     try:
         for fed in feed.stream(position):
             if fed is None:

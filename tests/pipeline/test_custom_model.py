@@ -42,7 +42,10 @@ def test_the_example_learns_and_is_the_same_to_the_bit_after_a_kill_and_ctrl_c(
     processes.finish(run)
     assert processes.checkpoint_step() < undisturbed_own.steps
 
-    processes.train()  # the model and its settings are those that are stored
+    exit_code, output = processes.run("run")
+    assert exit_code == 2, "no code runs because a stored file names it"
+    assert f"if you trust it, name it in this start, too: --model {MODEL}" in output
+    processes.train("--model", MODEL)  # its settings are those that are stored
     undisturbed_own.assert_same(processes)
     assert processes.log("trainer").count("new run") == 1, "all later trainers went on from a checkpoint"
 

@@ -302,11 +302,11 @@ def test_a_disk_for_three_blocks_is_enough_for_two_ranks_and_many_epochs(
 ) -> None:
     """With a stream of its own for each rank their places drifted apart, and such a run stood still for ever."""
     events = pa.concat_tables(showers.tables)
-    names = [f"{number}.parquet" for number in range(12)]
-    for number, name in enumerate(names):  # of very different sizes, as those of real runs
-        first = number * events.num_rows // len(names)
-        rows = events.num_rows // len(names) // (1, 5)[number % 2]
-        pq.write_table(events.slice(first, rows), server.folder / name, row_group_size=100)
+    names = [f"{number}.parquet" for number in range(16)]
+    for number, name in enumerate(names):
+        most = events.num_rows // len(names)
+        rows = most // (1, 3)[number % 2]  # of different sizes, as those of real runs
+        pq.write_table(events.slice(number * most, rows), server.folder / name, row_group_size=100)
     largest = max((server.folder / name).stat().st_size for name in names)
     total = sum((server.folder / name).stat().st_size for name in names)
     assert total > 2 * 3 * largest, "most files have to go before others come"

@@ -210,3 +210,23 @@ def test_a_model_whose_name_is_taken_is_refused(sparks: None, tmp_path: Path, na
     with pytest.raises(BadInputError, match=f"workload sparks: trainer.{name} has another meaning already"):
         model_sections()
     sys.modules.pop("workloads.sparks.workload", None)
+
+
+@pytest.mark.usefixtures("sparks")
+def test_a_workload_that_others_can_change_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "workloads").chmod(0o777)
+    with pytest.raises(BadInputError, match=r"the workload .*/sparks/workload\.py: .* \(mode 0777.*by every user"):
+        registry.names()
+
+
+def test_the_current_folder_gives_workloads_only_if_pythonpath_names_it_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workloads" / "theirs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as an empty entry of PYTHONPATH becomes
+    own = [str(Path(workloads.__file__).parent)]
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path / 'lib'}")
+    assert str(tmp_path / "workloads") not in workloads._places(own)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert str(tmp_path / "workloads") in workloads._places(own)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from common.errors import BadInputError
+from common.private_path import changed_by_others, make_for_owner
 
 
 def require_compiler(device: torch.device, setting: str) -> None:
@@ -66,7 +67,9 @@ def _of_caches(device: torch.device) -> tuple[str, str]:
 def _of_cache(variable: str, folder: str) -> tuple[str, str]:
     remedy = f"set {variable} to a directory on a disk of this machine"
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_for_owner(Path(folder))
+        if reason := changed_by_others(Path(folder)):
+            return f"a cache for compiled code that nobody else can change, and {reason}", remedy
         with tempfile.TemporaryFile(dir=folder):
             pass
         may_execute = not os.statvfs(folder).f_flag & os.ST_NOEXEC

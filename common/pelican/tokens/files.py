@@ -11,6 +11,7 @@ from common.atomic_file import replace_file
 from common.pelican.answers import json_object
 from common.pelican.tokens.claims import what_is_wrong
 from common.pelican.tokens.errors import BadTokenError
+from common.private_path import changed_by_others, make_for_owner
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def read_token(path: Path, *, shared_folder: bool = False) -> str:
 
 
 def read_private(path: Path, *, shared_folder: bool = False) -> str:
-    """Content of a small file of the user (or root). Warns, once, if others can read it.
+    """Content of a small file of the user (or root), which nobody else can change. Warns, once, if others can read it.
 
     ``shared_folder``: every user can create files there, so no link is followed, symbolic or hard: it may lead to one
     of the user's files that was never meant to be sent to a server.
@@ -62,6 +63,8 @@ def read_private(path: Path, *, shared_folder: bool = False) -> str:
         content = _read_ours(path, descriptor, shared_folder=shared_folder)
     finally:
         os.close(descriptor)
+    if reason := changed_by_others(path):
+        raise BadTokenError(f"{path}: {reason}")
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -82,10 +85,10 @@ def _read_ours(path: Path, descriptor: int, *, shared_folder: bool) -> bytes:
         raise BadTokenError(f"{path}: {what}, so anybody may have put it there; create it again, with mode 0600")
     if info.st_size > MAX_FILE_BYTES:
         raise BadTokenError(f"{path}: {info.st_size} bytes are too many for a token")
-    if info.st_mode & 0o066 and str(path) not in _warned:
+    if info.st_mode & 0o044 and str(path) not in _warned:
         _warned.add(str(path))
         mode = stat.S_IMODE(info.st_mode)
-        logger.warning("%s: others can read or write this token (mode %04o); close it: chmod 600 %s", path, mode, path)
+        logger.warning("%s: others can read this token (mode %04o); close it: chmod 600 %s", path, mode, path)
     return os.read(descriptor, MAX_FILE_BYTES)
 
 
@@ -98,7 +101,7 @@ def write_private(path: Path, text: str) -> None:
 
 def make_private_folder(folder: Path) -> None:
     """Make the folder for the owner only; an existing one is restricted to its owner, which must be the user."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_for_owner(folder)
     info = folder.stat()
     if info.st_uid != os.geteuid():
         raise BadTokenError(
@@ -106,6 +109,8 @@ def make_private_folder(folder: Path) -> None:
         )
     if info.st_mode & 0o077:
         folder.chmod(0o700)
+    if reason := changed_by_others(folder):
+        raise BadTokenError(f"{folder}: {reason}; or set XDG_CACHE_HOME to another folder")
 
 
 def _from_json(path: Path, text: str) -> str:

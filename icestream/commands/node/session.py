@@ -130,8 +130,7 @@ class NodeSession:
             raise BadInputError(f"--node {self.node}: of --nodes {self.nodes} the last one is {self.nodes - 1}")
         self.master.require_known()
         require_shared(self.shared, self.run_dir)
-        if warning := make_run_dir(self.run_dir):
-            self._say(f"Warning: {warning}")
+        make_run_dir(self.run_dir)
         settings = SharedSettings(self.shared)
         try:
             lock = RunLock(self.run_dir, "run", "icestream node", self._until_former_ends())
@@ -264,7 +263,7 @@ class NodeSession:
 
     def _supervise(self, config: Config, shards: Sequence[int], attempt: RunAttempt, beats: Beats) -> SessionOutcome:
         def command_for(name: str) -> list[str]:
-            command = service_command(name, self.run_dir, len(shards))
+            command = service_command(name, self.run_dir, len(shards), config.trainer.model)
             is_fetcher = shards and service_of(name) == FETCHER
             return [*command, "--inventory", str(self.shared / INVENTORY_FOLDER)] if is_fetcher else command
 

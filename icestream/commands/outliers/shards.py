@@ -150,7 +150,8 @@ class ShardWriter:
 def write_shard(folder: Path, generation: int, schema: pa.Schema) -> Iterator[ShardWriter]:
     """Writer of a new shard, which is on disk, complete and under its name, after the block; absent if that fails."""
     part = folder / f"shard-g{generation}.part"
-    with part.open("wb") as file:
+    part.unlink(missing_ok=True)
+    with part.open("xb") as file:
         writer = ShardWriter(file, generation, schema)
         try:
             yield writer

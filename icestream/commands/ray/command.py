@@ -14,9 +14,10 @@ from icestream.commands.engine_options import EngineCommand, checked_nodes, engi
 
 EXAMPLES = """\b
 Examples:
-  icestream ray --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /local/mine -c mine.toml \\
-    -i '/data/*.parquet'
-  icestream ray --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /local/mine -c mine.toml    # resumes
+  icestream ray --address head:6379 --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /local/mine \\
+    -c mine.toml -i '/data/*.parquet'
+  icestream ray --address head:6379 --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /local/mine \\
+    -c mine.toml    # resumes
 
 \b
 Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error, or ten
@@ -26,7 +27,7 @@ failures without a new checkpoint.
 
 @click.command(epilog=EXAMPLES, cls=EngineCommand)
 @engine_options
-@click.option("--address", default="auto", show_default=True, help="HOST:PORT of the cluster's head.")
+@click.option("--address", envvar="RAY_ADDRESS", required=True, help="HOST:PORT of the cluster's head, or RAY_ADDRESS.")
 @click.option(
     "--cpus",
     type=click.IntRange(min=1),

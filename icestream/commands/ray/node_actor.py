@@ -6,14 +6,14 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ray
 import ray.util
 
-from common.run_dir import MODE
+from common.private_path import make_for_owner, require_private
+from common.python_command import python_command
 from workloads.base.checkpoint import newest_step
 
 _MOST_READ = 1 << 16
@@ -85,9 +85,10 @@ class NodeActor:
         return ActorPlace(ray.get_runtime_context().get_node_id(), host, port, newest_step(shared))
 
     def start(self, job: NodeJob) -> None:
-        """Start the node. Raises OSError if its output has no place."""
+        """Start the node. Raises OSError if its output has no place, and BadInputError for one of others."""
         output = Path(job.output)
-        output.parent.mkdir(mode=MODE, parents=True, exist_ok=True)
+        make_for_owner(output.parent)
+        require_private(output.parent, "--run-dir")
         write = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         self._output = os.open(output, os.O_RDONLY)
         os.lseek(self._output, 0, os.SEEK_END)
@@ -95,7 +96,7 @@ class NodeActor:
         self._exit, guards_word = os.pipe()
         os.set_blocking(self._exit, False)
         starter = subprocess.Popen(
-            [sys.executable, "-P", "-m", "icestream.commands.ray.guard"],
+            python_command("icestream.commands.ray.guard", anywhere=True),
             stdin=guards_end,
             stdout=guards_word,
             stderr=write,

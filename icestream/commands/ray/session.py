@@ -77,6 +77,7 @@ class RaySession:
 
     def run(self, address: str) -> int:
         """Run until the end; the exit code. Raises BadInputError without a cluster at ``address``."""
+        require_named(address)
         require_listener(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -127,8 +128,18 @@ class RaySession:
                         return code
 
 
+def require_named(address: str) -> None:
+    """Raise BadInputError for the addresses with which Ray looks for a cluster: it takes that of any user on this
+    machine, who then runs code of his as the user of the run."""
+    if address.strip().lower() in ("", "auto", "local"):
+        raise BadInputError(
+            f"--address {address}: Ray would take any user's cluster on this machine; name the HOST:PORT of your own"
+            " (`ray start --head` prints it)"
+        )
+
+
 def require_listener(address: str) -> None:
-    """Raise BadInputError if nobody listens at HOST:PORT: Ray itself tries for minutes. `auto` is left to Ray."""
+    """Raise BadInputError if nobody listens at HOST:PORT: Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "://" in address or not port.isdecimal():
         return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
+from common.python_command import python_command
 from common.user_path import user_path
 from icestream.commands.engine_options import EngineCommand, checked_nodes, engine_options, set_words
 
@@ -50,7 +50,7 @@ def slurm(
         time=time,
         shared=user_path(shared).absolute(),
         run_dir=user_path(run_dir).absolute(),
-        program=(sys.executable, "-P", "-m", "icestream"),
+        program=python_command("icestream", anywhere=True),
         options=(*options, *given),
     )
     click.echo(job.script(Path(__file__).with_name("job.sbatch").read_text()), nl=False)

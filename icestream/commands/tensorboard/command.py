@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +13,12 @@ import click
 
 from common.errors import BadInputError
 from common.options import OutputPath
+from common.python_command import python_command
 from common.slow_progress import SlowProgress
 from common.tensorboard_names import since_s
 from common.user_path import user_path
 from icestream.commands.tensorboard.find import LogFolder, find
 from icestream.commands.tensorboard.merge import merge
-from services.supervisor.names import module_command
 
 PREFIX_VARIABLE = "_ICESTREAM_TENSORBOARD_PATH"
 """Variable with the path of the address: others can read a process's arguments, but not its environment."""
@@ -72,9 +71,8 @@ def show(run_dirs: tuple[Path, ...], port: int) -> None:
     if port:
         address = f"http://localhost:{port}{prefix}/#custom_scalars"
         click.echo(f"losses first, a value and its floor in one chart: {address}", err=True)
-    # TensorBoard imports optional modules (markdown, …), which must not come from the working directory.
-    server = module_command("icestream.commands.tensorboard.server", *where, "--host", "127.0.0.1", "--port", str(port))
-    os.execve(sys.executable, server, os.environ | {PREFIX_VARIABLE: prefix})
+    server = python_command("icestream.commands.tensorboard.server", *where, "--host", "127.0.0.1", "--port", str(port))
+    os.execve(server[0], server, os.environ | {PREFIX_VARIABLE: prefix})
 
 
 @tensorboard.command(name="merge", epilog=EXAMPLES)

@@ -116,9 +116,9 @@ def _copy(source: Path, file: EventFile, target: Path) -> Literal["new", "change
         if (there.st_size, there.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
             return "unchanged"
     part = target.with_name(f"{_PART}-{file.name}")
-    with replacing(target, durable=False, mode=AS_UMASK_SAYS, part=part):
-        shutil.copyfile(source, part)
-        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # the time before the copy, so that later writes are noticed
+    with replacing(target, durable=False, mode=AS_UMASK_SAYS, part=part) as new:
+        shutil.copyfile(source, new)
+        os.utime(new, ns=(file.mtime_ns, file.mtime_ns))  # the time before the copy, so that later writes are noticed
     return "changed" if was_there else "new"
 
 

@@ -21,6 +21,7 @@ from common.errors import BadInputError, TransientError
 from common.file_lock import NO_LOCKS, locked, try_lock
 from common.files.local_name import name_of
 from common.plan import SourceFile
+from common.private_path import make_for_owner
 from common.redact import shown
 from common.user_path import user_path
 from services.fetcher.staging.cache_layout import (
@@ -29,7 +30,6 @@ from services.fetcher.staging.cache_layout import (
     CacheLayout,
     check_cache_dir,
     check_links,
-    make_folder,
     names_in,
 )
 from services.fetcher.staging.cache_sweep import remove_if_unpinned, remove_run, sweep
@@ -225,8 +225,8 @@ class Cache:
 
     def _fetch(self, name: str, source: SourceFile, link: Path, part: Path, fetch: Fetch) -> None:
         """Fetch into this run's part, continuing from another run's; link first, so that no kill leaves it unpinned."""
-        make_folder(self._layout.sum(name).parent)
-        make_folder(self._layout.pool(name).parent)
+        make_for_owner(self._layout.sum(name).parent)
+        make_for_owner(self._layout.pool(name).parent)
         parts = [part, *(run.parts / name for run in self._layout.all_runs() if run != self._run)]
         for other in parts:
             if other.exists():
@@ -330,7 +330,7 @@ class Cache:
 
     def _make_folders(self) -> None:
         for folder in (self._layout.locks, self._run.files, self._run.parts):
-            make_folder(folder)
+            make_for_owner(folder)
 
     def _lock_run(self) -> bool:
         if self._run_lock is not None:

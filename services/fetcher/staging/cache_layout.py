@@ -19,8 +19,8 @@ from pathlib import Path
 
 from common.atomic_file import NO_LINKS
 from common.errors import BadInputError
+from common.private_path import make_for_owner, require_private
 
-FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NEW_SUM = "sum-"
 """Prefix of an incomplete note of a sum in a run's folder."""
@@ -102,33 +102,17 @@ def names_in(folder: Path) -> list[Path]:
         return []
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder for its owner only, and those above it."""
-    try:
-        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    except FileNotFoundError:  # mkdir(parents=True) would make those readable by all
-        make_folder(folder.parent)
-        make_folder(folder)
-
-
 def check_cache_dir(folder: Path) -> None:
     """Raise BadInputError if another user could put files into the cache directory."""
     try:
-        make_folder(folder)
-        status = folder.stat()
+        make_for_owner(folder)
+        require_private(folder, f"{_SETTING} =")
     except (FileExistsError, NotADirectoryError):
         raise BadInputError(f"{_SETTING} = {folder}: not a directory; name another one") from None
     except PermissionError as error:
         raise BadInputError(
             f"{_SETTING} = {folder}: {error.strerror}; name a directory that you may write to"
         ) from None
-    if status.st_uid != os.geteuid():
-        raise BadInputError(
-            f"{_SETTING} = {folder} belongs to user {status.st_uid}; runs of one user can share a cache directory, "
-            "users can't: name another one"
-        )
-    if status.st_mode & 0o022:
-        raise BadInputError(f"{_SETTING} = {folder} can be written by others: chmod 700 {folder}, or name another one")
 
 
 def check_links(folder: Path) -> None:

@@ -12,7 +12,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -26,10 +25,9 @@ from common.files.bad_file import BadFileError
 from common.input_errors import MachineError, reason_of
 from common.plan import Footer, RowGroup, Span
 from common.process import PARENT_VARIABLE
+from common.python_command import python_command
 
-_SAFE_PATH = [] if Path.cwd() == Path(__file__).resolve().parents[3] else ["-P"]
-"""`-m` looks into the working directory first, where a user's folder `common/` would hide ours, and be run."""
-_COMMAND = [sys.executable, *_SAFE_PATH, "-m", "services.fetcher.staging.inspection_child"]
+_COMMAND = python_command("services.fetcher.staging.inspection_child")
 _MOST_PROCESSES = 2
 _SOON_S = 0.5
 """Time for which the first process must be busy before a second is started: each costs 60 MiB, and time to start."""

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from common.atomic_file import OWNER_ONLY, replace_file
 from common.errors import BadInputError
+from common.private_path import require_private
 from common.run_dir import CONFIG_FILE, MODE, NODE_FILE, RUN_ID_FILE, own_files_only
 
 
 def require_shared(shared: Path, run_dir: Path) -> None:
-    """Make the shared folder if it is missing. Raises BadInputError if nothing can be written there, or if it is the
-    run directory."""
+    """Make the shared folder if it is missing. Raises BadInputError if nothing can be written there, if others can
+    change what is there, or if it is the run directory."""
     own_files_only()
     if shared.resolve() == run_dir.resolve():
         raise BadInputError(
@@ -23,6 +24,7 @@ def require_shared(shared: Path, run_dir: Path) -> None:
     trial = shared / f".trial-{secrets.token_hex(4)}"
     try:
         shared.mkdir(mode=MODE, parents=True, exist_ok=True)
+        require_private(shared, "--shared")
         os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY))
         trial.unlink()
     except OSError as error:

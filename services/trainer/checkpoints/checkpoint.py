@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from common.atomic_file import replacing
+from common.atomic_file import replacing, sync_folder
 from common.attempt import RunAttempt
 from common.errors import BadInputError
 from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder, checkpoint_folder
@@ -63,12 +63,20 @@ class Checkpoints(CheckpointFolder):
 
     def _link_best(self, path: Path) -> None:
         best = self._folder / BEST
-        with replacing(best, durable=True, part=self._part_of(best), publishing=self._publishing) as part:
-            try:
-                part.unlink()
-                part.hardlink_to(path)
-            except OSError:  # a file system without hard links
-                shutil.copy2(path, part)
+        part = self._part_of(best)
+        part.unlink(missing_ok=True)
+        try:
+            part.hardlink_to(path)
+        except OSError:  # a file system without hard links
+            with replacing(best, durable=True, part=part, publishing=self._publishing) as copy:
+                shutil.copyfile(path, copy)
+            return
+        try:
+            with self._publishing():
+                part.replace(best)
+        finally:
+            part.unlink(missing_ok=True)  # also after a rename onto a name of the same file, which does nothing
+        sync_folder(self._folder)
 
 
 class FollowedCheckpoints(Checkpoints):

@@ -90,8 +90,8 @@ class ValidationBlock:
 
     def _save(self, block: Batch) -> None:
         saved = [_as_saved(part) for part in block.microbatches]
-        with replacing(self._path, durable=True, publishing=self._publishing) as part:
-            torch.save({"format": _FORMAT, "made_for": self.made_for, "parts": saved}, part)
+        with replacing(self._path, durable=True, publishing=self._publishing) as part, part.open("wb") as file:
+            torch.save({"format": _FORMAT, "made_for": self.made_for, "parts": saved}, file)
 
     def _load(self) -> list[Microbatch]:
         """Block in the run directory; empty if the settings have changed."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.errors import BadInputError
 from common.extras import missing_extra
+from common.private_path import require_private
 from common.redact import without_secrets
 from services.config.trainer import WandbConfig
 from services.trainer.telemetry.sinks import Setting
@@ -32,13 +34,14 @@ class WandbSink:
     """
 
     def __init__(self, run_dir: Path, config: WandbConfig, name: str, settings: Mapping[str, Setting]) -> None:
-        """Raises BadInputError if the extra is not installed, or wandb refuses."""
+        """Raises BadInputError if the extra is missing, if wandb refuses, or if others could choose its server."""
         try:
             import wandb  # an optional extra
         except ImportError:
             raise missing_extra(
                 f"trainer.wandb.mode = {config.mode!r}", "wandb", "set trainer.wandb.mode = off"
             ) from None
+        _require_own_settings()
         self._wandb: Any = wandb
         self._run = self._start(run_dir, config, name, settings)
         self._run.define_metric("step", hidden=True)
@@ -103,6 +106,15 @@ class WandbSink:
                 run_dir / WANDB_FOLDER / "offline-run-*",
             )
             return self._wandb.init(mode="offline", **arguments)
+
+
+def _require_own_settings() -> None:
+    """Raise BadInputError if others can change what wandb reads in the current folder, such as the server that gets
+    the key."""
+    require_private(Path.cwd(), "wandb reads its settings in the current folder,")
+    for name in ("wandb", ".wandb"):
+        with suppress(FileNotFoundError):
+            require_private(Path.cwd() / name / "settings", "wandb's settings,")
 
 
 def run_name(run_dir: Path, started: str) -> str:

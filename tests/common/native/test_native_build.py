@@ -57,7 +57,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "icestream/native"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(RuntimeError, match="could be written by others"):
+    with pytest.raises(RuntimeError, match=r"native \(mode 0777.*can be changed by every user"):
         build.built(LAYERS.sources, {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path)})
 
 
@@ -74,6 +74,37 @@ def test_what_others_may_have_put_there_is_not_loaded(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="layers"):
         build.built(LAYERS.sources, environment)
     assert library.read_text() == "built\n"
+
+
+def test_a_library_that_is_exchanged_after_its_check_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled()
+    environment = {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path)}
+    build.built(LAYERS.sources, environment)
+    (library,) = (tmp_path / "icestream/native").glob("*.so")
+    loaded = build._loaded
+
+    def exchanged(path: Path, descriptor: int) -> object:
+        library.rename(tmp_path / "checked.so")
+        library.write_text("planted")
+        return loaded(path, descriptor)
+
+    monkeypatch.setattr(build, "_loaded", exchanged)
+    assert build.built(LAYERS.sources, environment)
+
+
+@pytest.mark.parametrize("how", ["link", "fifo"])
+def test_what_only_looks_like_a_library_is_built_anew(tmp_path: Path, how: str) -> None:
+    compiled()
+    environment = {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path)}
+    build.built(LAYERS.sources, environment)
+    (library,) = (tmp_path / "icestream/native").glob("*.so")
+    library.rename(tmp_path / "another.so")
+    library.symlink_to(tmp_path / "another.so") if how == "link" else os.mkfifo(library)
+    assert build.built(LAYERS.sources, environment)
+    assert library.is_file()
+    assert not library.is_symlink()
 
 
 def test_others_can_not_exchange_the_folder_whatever_the_umask(tmp_path: Path) -> None:

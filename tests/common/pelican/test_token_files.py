@@ -68,9 +68,7 @@ def test_what_is_no_token_is_named_and_not_quoted(tmp_path: Path, content: bytes
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("mode", "warns"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o622, True)]
-)
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)])
 def test_a_file_that_others_can_read_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
 ) -> None:
@@ -80,6 +78,15 @@ def test_a_file_that_others_can_read_is_warned_of_once(
     assert len(caplog.records) == int(warns)
     assert "s3cret" not in caplog.text
     assert not warns or f"chmod 600 {path}" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["token", ""])
+def test_a_file_that_others_can_change_or_exchange_is_refused(tmp_path: Path, part: str) -> None:
+    path = token_file(tmp_path / "token", "s3cret")
+    (tmp_path / part).chmod(0o722)
+    with pytest.raises(BadTokenError, match=r"\(mode 0722.*can be changed by every user") as caught:
+        read_token(path)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_file_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

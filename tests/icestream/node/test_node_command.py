@@ -19,6 +19,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_lock import RunLock
 from common.process import StopFlag
+from icestream.commands.engine_options import checked_shards
 from icestream.commands.node.command import node
 from icestream.commands.node.session import Node, NodeSession, shard_words
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
@@ -155,6 +156,15 @@ def test_a_shared_folder_in_which_nothing_can_be_written(tmp_path: Path) -> None
     (tmp_path / "shared").touch()
     with pytest.raises(BadInputError, match=r"shared/below: can't write there .Not a directory.; choose a folder"):
         require_shared(tmp_path / "shared" / "below", tmp_path / "run")
+
+
+def test_a_shared_folder_that_others_can_change(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(BadInputError, match=r"--shared .*shared \(mode 0777.*can be changed by every user"):
+        require_shared(tmp_path / "shared", tmp_path / "run")
+    with pytest.raises(BadInputError, match=r"--shared .*can be changed by every user"):
+        checked_shards(2, tmp_path / "shared", None, [], [])
 
 
 def test_a_run_directory_that_is_the_shared_folder(tmp_path: Path) -> None:

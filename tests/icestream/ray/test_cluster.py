@@ -6,12 +6,14 @@ import io
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from common.errors import BadInputError
 from icestream.commands.ray.cluster import in_former_order
+from icestream.commands.ray.command import ray as ray_command
 from icestream.commands.ray.driver import NodeEnded, NodeGone, NodeRunning
-from icestream.commands.ray.session import RaySession, require_listener
+from icestream.commands.ray.session import RaySession, require_listener, require_named
 from icestream.commands.ray.view import PLAIN_LINE_S, NodesView, state_words
 
 
@@ -29,6 +31,19 @@ def test_a_machine_is_the_node_that_it_was_where_it_can(
     machines: list[str], former: dict[str, int], order: list[int]
 ) -> None:
     assert in_former_order(machines, former) == order
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "", " AUTO"])
+def test_a_cluster_of_any_user_is_never_looked_for(address: str) -> None:
+    with pytest.raises(BadInputError, match=f"--address {address}: Ray would take any user's cluster on this machine"):
+        require_named(address)
+
+
+def test_without_an_address_nothing_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    result = CliRunner().invoke(ray_command, ["--nodes", "1", "--shared", "s", "--run-dir", "r"])
+    assert result.exit_code == 2
+    assert "Missing option '--address'" in result.output
 
 
 @pytest.mark.parametrize("address", ["gpu-a", "gpu-a:port"])

@@ -9,7 +9,8 @@ import pytest
 
 from common.errors import BadInputError
 from common.run_dir import CONFIG_FILE
-from services.config.root import Config, known_keys, load_config, store_config, unused_settings
+from services.config.given import unused_settings
+from services.config.root import Config, known_keys, load_config, store_config
 from workloads import registry
 from workloads.muons.models.wgan.config import WganConfig
 
@@ -96,7 +97,8 @@ def test_an_assignment_without_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_environment_variables_are_none_of_ours(tmp_path: Path) -> None:
-    assert load_config(tmp_path, environment={"ICE": "1", "_ICESTREAM_PARENT": "1"}) == Config()
+    environment = {"ICE": "1", "_ICESTREAM_PARENT": "1", "ICESTREAM_TRUST_GROUP": "me"}
+    assert load_config(tmp_path, environment=environment) == Config()
 
 
 def test_a_check_between_fields_names_both_and_their_values(tmp_path: Path) -> None:

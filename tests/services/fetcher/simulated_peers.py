@@ -1,7 +1,8 @@
 """Peers of a simulated run: decoders and trainers as small models with a queue in both directions.
 
 A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units as the
-feed does, takes every microbatch of the batch and reads its own, and now and then finds that a slot does not hold what was delivered.
+feed does, takes every microbatch of the batch and reads its own, and now and then finds that a slot does not hold what
+was delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FILLED = m.Layout(EVENTS, 9, 1)
 class Checkpoint:
     """What is saved with the weights: the cursor, and the journal of skipped units."""
 
-    cursor: m.Cursor = m.Cursor()
+    cursor: m.Cursor = m.Cursor()  # noqa: RUF009  frozen
     skipped: frozenset[int] = frozenset()
 
 

@@ -7,9 +7,9 @@ back to an older checkpoint, or find another unit in a slot; staged files go; st
 are suspended, the fetcher's among them.
 
 After every event the dispatcher's invariants are checked, and that every trainer gets all units in order, exactly
-once relative to the checkpoint that it began with, that all make the same batches, from slots that nobody writes to. A decoder is fenced only if
-it said nothing for the time-out while the fetcher was awake, and a suspended one's unit is not blamed. A run that
-doesn't end is a deadlock.
+once relative to the checkpoint that it began with, that all make the same batches, from slots that nobody writes to. A
+decoder is fenced only if it said nothing for the time-out while the fetcher was awake, and a suspended one's unit is
+not blamed. A run that doesn't end is a deadlock.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def child_that(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None
         f"import os, sys, signal\nopen({str(folder / 'started')!r}, 'a').write('x')\n"
         "sys.stdin.readline()\nprint('{\"ready\": true}', flush=True)\nsys.stdin.readline()\n" + does + "\n"
     )
-    monkeypatch.setattr(module, "_COMMAND", [module.sys.executable, "-S", str(script)])
+    monkeypatch.setattr(module, "_COMMAND", [sys.executable, "-S", str(script)])
 
 
 def test_a_machine_that_can_start_no_process_says_nothing_of_the_file(

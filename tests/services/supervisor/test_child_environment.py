@@ -24,6 +24,7 @@ HARMLESS = {
     "SSL_CERT_FILE": "/etc/ssl/cert.pem",
     "https_proxy": "http://proxy.example:3128",
     "KEYBOARD": "us",
+    "ICESTREAM_TRUST_GROUP": "muons",
     "PWD": "/home/someone",
     "OLDPWD": "/scratch",
 }

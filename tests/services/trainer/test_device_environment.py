@@ -12,14 +12,22 @@ from services.trainer.speed.device_environment import prepare
 
 
 def test_segments_are_expandable_unless_the_user_said_something() -> None:
-    environment: dict[str, str] = {}
+    environment = {"HOME": "/home/me"}
     prepare(environment, deterministic=False)
-    assert environment == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_compiled_code_lies_in_the_users_own_cache_and_not_at_a_name_that_anybody_can_take() -> None:
+    environment = {"HOME": "/home/me"}
+    prepare(environment, deterministic=False)
+    assert environment["TORCHINDUCTOR_CACHE_DIR"] == "/home/me/.cache/icestream/inductor"
+    assert environment["TRITON_CACHE_DIR"] == "/home/me/.cache/icestream/triton"
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_what_the_user_has_set_stays(name: str) -> None:
     environment = {name: "max_split_size_mb:64", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    environment |= {"TORCHINDUCTOR_CACHE_DIR": "/scratch/inductor", "TRITON_CACHE_DIR": "/scratch/triton"}
     before = dict(environment)
     prepare(environment, deterministic=True)
     assert environment == before

@@ -122,6 +122,19 @@ def test_neither_the_key_nor_the_command_line_is_in_what_is_written(
     assert (tmp_path / "wandb").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.usefixtures("wandb")
+@pytest.mark.parametrize("part", ["", "wandb", "wandb/settings"])
+def test_settings_of_wandb_that_others_can_change_choose_no_server_for_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text("[default]\nbase_url = http://theirs.example\n")
+    (tmp_path / part).chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInputError, match=r"wandb.* settings.*\(mode 0777.*can be changed by every user"):
+        WandbSink(tmp_path / "run", OFFLINE, "name", {})
+
+
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not there
     with pytest.raises(BadInputError, match=r"needs: pip install '\.\[wandb\]'.*mode = off"):

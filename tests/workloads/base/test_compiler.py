@@ -97,6 +97,21 @@ def test_a_cache_that_can_not_be_written_is_refused(tmp_path: Path, monkeypatch:
     assert "can't be written" in refusal(CUDA)
 
 
+@pytest.mark.parametrize(
+    ("variable", "device"),
+    [("TORCHINDUCTOR_CACHE_DIR", CPU), ("TORCHINDUCTOR_CACHE_DIR", CUDA), ("TRITON_CACHE_DIR", CUDA)],
+)
+def test_a_cache_that_others_can_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, device: torch.device
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv(variable, str(tmp_path / "open" / "below"))
+    text = refusal(device)
+    assert f"that nobody else can change, and {tmp_path}/open (mode 0777" in text
+    assert f"set {variable} to" in text
+
+
 def test_triton_alone_needs_a_c_compiler_headers_and_a_cache_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from toy_events import make_microbatch, split, toy_batch
 from toy_tasks import CPU, SMALL_WGAN, changed, make_wgan, saved, weights, without_noise
 
 from common.errors import BadInputError
-from workloads.base.batch import Batch
+from workloads.base.batch import Batch, joined
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.standardise import NUM_CONDITIONS
@@ -70,7 +70,7 @@ def test_the_generator_update_leaves_no_gradient_in_the_critic() -> None:
 def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch) -> None:
     first, empty, other = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]).microbatches
     batch = Batch((first, empty, replace(other, shard=1)))
-    task = make_wgan()
+    task = make_wgan(chunk_particles=60)
     seen: list[tuple[Tensor, Segments]] = []
     score = task.networks._raw_scores
 
@@ -81,11 +81,13 @@ def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(task.networks, "_raw_scores", record)
     task.step(batch)
 
-    for microbatch, (features, segments) in ((batch.microbatches[0], seen[0]), (batch.microbatches[2], seen[1])):
-        real = task.networks.standardise.features(microbatch.particle_columns["muons"])
-        assert segments.counts_E.tolist() == 2 * microbatch.offsets_E1.diff().tolist()  # real ones, then generated
-        for event in range(microbatch.num_events):
-            start, end = microbatch.offsets_E1[event : event + 2].tolist()
+    chunks = list(joined((first, other)).chunks(60))
+    assert [chunk.num_events for chunk in chunks] == [19, 13]
+    for chunk, (features, segments) in zip(chunks, seen, strict=False):  # of the first of several updates
+        real = task.networks.standardise.features(chunk.particle_columns["muons"])
+        assert segments.counts_E.tolist() == 2 * chunk.offsets_E1.diff().tolist()  # real ones, then generated
+        for event in range(chunk.num_events):
+            start, end = chunk.offsets_E1[event : event + 2].tolist()
             assert (segments.event_P == event).nonzero().flatten().tolist() == list(range(start, end))
             expected = sorted(real[start:end].tolist())
             assert sorted(features[start:end].tolist()) == expected
