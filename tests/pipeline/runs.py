@@ -239,17 +239,8 @@ class Processes:
         return (self.run_dir / "audit.jsonl").read_text().splitlines()
 
     def audits(self) -> list[str]:
-        """Lines of the audits of all trainers and shards, in the order of the stream: of each shard, one after another.
-
-        Who trained a microbatch doesn't matter; each trainer has trained its share in this order, nothing twice.
-        """
-        lines: list[str] = []
-        for path in sorted(self.run_dir.rglob("audit*.jsonl")):
-            of_trainer = path.read_text().splitlines()
-            assert of_trainer == sorted(of_trainer, key=place_of), path
-            lines += of_trainer
-        assert len({place_of(line) for line in lines}) == len(lines)
-        return sorted(lines, key=place_of)
+        """Lines of the audits of all trainers: see audits_in."""
+        return audits_in(self.run_dir)
 
     def pids(self, verb: str = "") -> list[int]:
         """Living processes of the run, of one verb or of all, oldest first; those that only wait to be reaped don't
@@ -336,6 +327,20 @@ def place_of(line: str) -> tuple[int, int, int]:
     """Place in the stream of what a line of an audit is about: shard, unit, microbatch."""
     found = json.loads(line)
     return found["shard"], found["unit"], found["microbatch"]
+
+
+def audits_in(folder: Path) -> list[str]:
+    """Lines of the audits of all trainers and shards, in the order of the stream: of each shard, one after another.
+
+    Who trained a microbatch doesn't matter; each trainer has trained its share in this order, nothing twice.
+    """
+    lines: list[str] = []
+    for path in sorted(folder.rglob("audit*.jsonl")):
+        of_trainer = path.read_text().splitlines()
+        assert of_trainer == sorted(of_trainer, key=place_of), path
+        lines += of_trainer
+    assert len({place_of(line) for line in lines}) == len(lines)
+    return sorted(lines, key=place_of)
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

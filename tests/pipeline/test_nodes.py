@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from nodes import Nodes
-from runs import SMALL_STREAM, kill, same, settings
+from runs import SMALL_STREAM, audits_in, kill, same, settings
 from showers import EPOCHS, Showers
 
 from common.attempt import newest_number
@@ -23,7 +23,11 @@ STREAM = (
     *("trainer.log_every=1", "trainer.wgan.penalty_weight=10", "trainer.wgan.critic_steps=1"),
     *("trainer.wgan.generator_lr=2e-5", "trainer.wgan.critic_lr=4e-5", "trainer.validation.events=0"),
 )
-CURVES = ("c_loss", "g_loss", "m_loss", "w_gap")
+WITHOUT_NOISE = (
+    *(one for one in STREAM if not one.startswith("trainer.wgan.")),
+    *("trainer.model=examples.count_muons:TRAINING", "trainer.own.learning_rate=0.01"),
+)
+"""A model that draws none: what it learns does not depend on the number of trainers."""
 CHECKPOINT_STEPS = 5
 MANY = settings("stream.batch_events=400")
 """Twice as many steps: time for a disturbance."""
@@ -94,13 +98,26 @@ def test_as_many_trainers_on_fewer_nodes_learn_the_same_to_the_bit(
     assert_same(nodes, of_four)
 
 
-def test_another_number_of_trainers_learns_the_same_curve(nodes: Nodes, of_four: Nodes) -> None:
-    nodes.train(1, "--trainers", "1")
-    assert nodes.audits() == of_four.audits()
-    for name in CURVES:
-        one, four = nodes.curve(name), of_four.curve(name)
-        assert len(one) == len(four) > 5
-        assert max(abs(a - b) / max(1.0, abs(a)) for a, b in zip(one, four, strict=True)) < 1e-5, name
+@pytest.mark.parametrize("trainers", [1, 8])
+def test_another_number_of_trainers_gets_the_same_batches(nodes: Nodes, of_four: Nodes, trainers: int) -> None:
+    """One reads all shards, or two share each."""
+    nodes.train(1, "--trainers", str(trainers))
+    assert audits_in(nodes.shared) == audits_in(of_four.shared) != []
+    assert nodes.checkpoint()["position"] == of_four.checkpoint()["position"]
+    assert nodes.step() == of_four.step() > 5
+    assert nodes.summary().events == of_four.summary().events
+
+
+def test_another_number_of_trainers_learns_the_same_curve(tmp_path: Path, showers: Showers) -> None:
+    arguments = [*showers.input, *settings(*WITHOUT_NOISE), "--epochs", str(EPOCHS)]
+    runs = [finished(tmp_path / name, arguments, num, 1) for name, num in (("one", 1), ("four", 4))]
+    one, four = (next(run) for run in runs)
+    assert one.audits() == four.audits()
+    assert len(one.curve("loss")) == len(four.curve("loss")) > 5
+    pairs = zip(one.curve("loss"), four.curve("loss"), strict=True)
+    assert max(abs(a - b) / max(1.0, abs(a)) for a, b in pairs) < 1e-5
+    for run in runs:
+        assert next(run, None) is None  # at its end
 
 
 @pytest.mark.parametrize("victim", [0, 1])

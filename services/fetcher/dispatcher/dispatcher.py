@@ -346,8 +346,10 @@ class Dispatcher:
 
     def _reject(self, peer: str, k: int, reason: str) -> None:
         """Have unit ``k`` decoded again, once the trainer attaches before it and no other one reads its slot."""
-        self.units.held[k].is_rejected = True
-        self.failures.add(k, reason)
+        unit = self.units.held[k]
+        if not unit.is_rejected:  # else another trainer has told it
+            self.failures.add(k, reason)
+        unit.is_rejected = True
         self._release(peer, k)
 
     def _commit(self, cursor: m.Cursor) -> list[Action]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,8 @@ class Fetcher:
 
     `skip`: units that can't be decoded; `wrong_headers`: for each such unit, the times that its slot gets another
     unit's header; `damaged`: units of which the last three events can't be read; `source`: its inventory;
-    `plan_of_units`: a plan without end, in place of unit().
+    `plan_of_units`: a plan without end, in place of unit(); `as_seen`: change of the first deliveries of some units to
+    the second of several trainers.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class Fetcher:
         decodes: bool = True,
         source: m.Source = m.Source(),  # noqa: B008  frozen
         plan_of_units: Sequence[m.Unit] = (),
+        as_seen: dict[int, Callable[[m.DeliveredUnit], m.DeliveredUnit]] | None = None,
     ):
         self._decodes = decodes
         self._plan_of_units = plan_of_units
+        self.as_seen = as_seen or {}
         self._source = source
         self.arena = Arena.create(stream.slots, stream.slot_bytes)
         self.dispatcher = Dispatcher(
@@ -124,6 +128,8 @@ class Fetcher:
             match action:
                 case Send("decoder", m.Lease() as lease):
                     self._leases.append(lease)
+                case Send(peer, m.DeliveredUnit(k) as delivered) if k in self.as_seen and self._is_second(peer):
+                    self.transport.send(peer, self.as_seen.pop(k)(delivered))
                 case Send(peer, message):
                     self.transport.send(peer, message)
                 case Replan(cursor):
@@ -136,6 +142,10 @@ class Fetcher:
                     self.committed.set()
                 case EndRun():
                     self.finished.set()
+
+    def _is_second(self, peer: str) -> bool:
+        one = self.dispatcher.places.of(peer)
+        return one is not None and one.rank == 1
 
     def _decode(self, lease: m.Lease) -> None:
         k = lease.unit.k
@@ -184,6 +194,18 @@ def rows(fed: FedBatch) -> list[int]:
         assert microbatch.num_particles <= STREAM.max_particles
         found += numbers
     return found
+
+
+def given_up(unit: m.DeliveredUnit) -> m.DeliveredUnit:
+    """Unit, as if no decoder could read it."""
+    rows = unit.tally.rows_read
+    tally = m.Tally(rows_read=rows, quarantined=rows)
+    return replace(unit, slot=-1, layout=m.Layout(0, 0, 0), tally=tally, content="")
+
+
+def with_other_events(unit: m.DeliveredUnit) -> m.DeliveredUnit:
+    """Unit, as if its files had changed."""
+    return replace(unit, content="ff" * 16)
 
 
 ALL_ROWS = [100 * k + e for k, events in enumerate(EVENTS) for e in range(events)]

@@ -67,9 +67,8 @@ def count(
     ):
         if latest := checkpoints.latest():
             progress.restore(latest[1], accept_new_plan=False)
-        with closing(Audit.open(run_dir, progress.audit_bytes, SingleRank())) as audit:
-            loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, config, "{}")
-            end = loop.run(lambda: feed.stopped)
+        audit = Audit(run_dir, progress.audit_bytes, SingleRank())
+        end = CountingLoop(progress, feed, checkpoints, telemetry, audit, config, "{}").run(lambda: feed.stopped)
         telemetry.status(end, progress, feed.waits, force=True)
     return progress
 
@@ -88,7 +87,7 @@ def test_the_audit_is_that_of_a_feed_to_a_model(tmp_path: Path, fetcher: Fetcher
     with closing(Fetcher(other)), closing(feed_of(other, copiers_for(torch.device("cpu"), COLUMNS))) as feed:
         position = TrainingProgress(PLAN).position
         with closing(feed.stream(position)) as batches:
-            expected = [line for fed in batches if fed for line in fed.audit_lines]
+            expected = [line for fed in batches if fed for _, line in fed.audit_lines]
     progress = count(tmp_path)
     assert audited(tmp_path) == expected
     assert progress.position == feed.position

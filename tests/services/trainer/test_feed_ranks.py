@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import pytest
-from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Fetcher, rows
+from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Fetcher, given_up, rows, with_other_events
 
 from common import messages as m
 from common.config import StreamConfig
@@ -89,12 +89,13 @@ def events_of(lines: Sequence[str]) -> list[int]:
     return [json.loads(line)["events"] for line in lines]
 
 
+@pytest.mark.parametrize("batch_events", [4, 17, 20])
 @pytest.mark.parametrize("slots", [2, 3, 8])
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_several_trainers_make_the_batches_that_one_makes(
-    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, slots: int
+    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, slots: int, batch_events: int
 ) -> None:
-    stream = STREAM.model_copy(update={"slots": slots})
+    stream = STREAM.model_copy(update={"slots": slots, "batch_events": batch_events})
     fetcher = fetch(stream=stream)
     alone = trained(connect, stream, 1, StreamPosition())
     assert [row for fed in alone[0] for row in rows(fed)] == ALL_ROWS
@@ -108,18 +109,36 @@ def test_several_trainers_make_the_batches_that_one_makes(
     assert fetcher.finished.wait(PATIENCE_S), "the run is over once all are through"
 
 
+@pytest.mark.parametrize(("batch_events", "expected"), [(4, [4] * 9 + [3]), (17, [17, 18, 4]), (20, [21, 18])])
+@pytest.mark.parametrize("num_ranks", [1, 2])
 def test_every_batch_but_the_last_is_full_and_larger_by_less_than_its_last_microbatch(
-    fetch: Callable[..., Fetcher], connect: Connect
+    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, batch_events: int, expected: list[int]
 ) -> None:
-    fetch()
-    steps = by_step(trained(connect, STREAM, 1, StreamPosition()))
+    stream = STREAM.model_copy(update={"batch_events": batch_events})
+    fetch(stream=stream)
+    steps = by_step(trained(connect, stream, num_ranks, StreamPosition()))
+    assert [sum(events_of(lines)) for lines in steps] == expected
     for lines in steps[:-1]:
         events = [json.loads(line) for line in lines]
         last = max(events, key=lambda one: (one["unit"], one["microbatch"]))
         total = sum(one["events"] for one in events)
-        assert STREAM.batch_events <= total < STREAM.batch_events + last["events"]
+        assert batch_events <= total < batch_events + last["events"]
     assert sum(sum(events_of(lines)) for lines in steps) == sum(EVENTS)
     assert any(len({json.loads(line)["unit"] for line in lines}) > 1 for lines in steps), "units complete each other"
+
+
+def test_trainers_for_whom_the_last_batch_is_too_small_take_part_without_events(
+    fetch: Callable[..., Fetcher], connect: Connect
+) -> None:
+    fetch()
+    together = trained(connect, STREAM, 4, StreamPosition())
+    assert all(fed.batch.num_events == 1 for of_rank in together for fed in of_rank[:-1])
+    last = [of_rank[-1] for of_rank in together]
+    assert sorted(fed.batch.num_events for fed in last) == [0, 1, 1, 1]
+    assert {fed.batch.total_events for fed in last} == {3}
+    assert {fed.batch.total_particles for fed in last} == {sum(fed.batch.num_particles for fed in last)}
+    (empty,) = [fed for fed in last if not fed.batch.num_events]
+    assert (empty.batch.microbatches, empty.audit_lines) == ((), ())
 
 
 @pytest.mark.parametrize("ranks", [(3, 2, 1), (1, 3), (2, 1, 3)])
@@ -150,6 +169,39 @@ def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Callable[..., Fet
     taken = trained(connect, STREAM, 2, StreamPosition())
     assert by_step(taken) == expected
     assert {reject.k for reject in fetcher.rejected} == {3}
+
+
+@pytest.mark.parametrize("as_seen", [given_up, with_other_events])
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_trainers_that_were_given_different_events_begin_the_batch_again_and_train_each_event_once(
+    fetch: Callable[..., Fetcher],
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    num_ranks: int,
+    as_seen: Callable[[m.DeliveredUnit], m.DeliveredUnit],
+) -> None:
+    fetcher = fetch(as_seen={3: as_seen, 5: as_seen})
+    together = trained(connect, STREAM, num_ranks, StreamPosition())
+    assert not fetcher.as_seen, "the trainers were given different events"
+    assert caplog.text.count("made different batches") == 2 * num_ranks
+    assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
+    fetcher.close()
+    fetch()
+    assert by_step(together) == by_step(trained(connect, STREAM, 1, StreamPosition()))
+    position = together[0][-1].position
+    assert (position.skipped_units, position.changed_units) == ((), ())
+    assert position.counters.events_trained == len(ALL_ROWS)
+
+
+@pytest.mark.parametrize("as_seen", [given_up, with_other_events])
+def test_trainers_that_differ_in_a_unit_that_one_batch_takes_whole_begin_it_again(
+    fetch: Callable[..., Fetcher], connect: Connect, as_seen: Callable[[m.DeliveredUnit], m.DeliveredUnit]
+) -> None:
+    """The cursors behind the batch are the same."""
+    stream = STREAM.model_copy(update={"batch_events": 40})
+    fetch(stream=stream, as_seen={5: as_seen})
+    together = trained(connect, stream, 2, StreamPosition())
+    assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
 
 
 def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:

@@ -133,7 +133,7 @@ class Run:
             evaluator=NothingToEvaluate(),
             block=self.block() if self.block_events else None,
         )
-        audit = Audit.open(self.run_dir, self.state.audit_bytes, Ranks.alone())
+        audit = Audit(self.run_dir, self.state.audit_bytes, Ranks.alone())
         try:
             return train(self.run_dir, self.state, feed, checkpoints, telemetry, audit, config, "{}", self.stopped)
         finally:
