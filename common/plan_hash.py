@@ -19,6 +19,8 @@ PLAN_VERSION = 3
 _BYTES = 16
 _LATER = {"held_out": (0.0,), "max_squared_particles": (0,), "length_buckets": (0, 1), "shards": (1,)}
 """Settings that came after plan version 3, with the values that change no unit: omitted if they have one of these."""
+_FORMER_INVALID_SHARE = 0.05
+"""Value of `source.max_invalid_share` that is omitted from the hash: it came after plan version 3."""
 _EVERY_RANGE = "every range"
 
 
@@ -57,6 +59,8 @@ def _described(schema: EventSchema) -> dict[str, Any]:
         column["nesting"] = int(known.is_list) + int(schema.per(known) == "particle")
     if source.ids != "columns":
         described["ids"] = source.ids
+    if source.max_invalid_share != _FORMER_INVALID_SHARE:
+        described["max_invalid_share"] = source.max_invalid_share
     if not schema.derived:
         del described["derived"]
     for rule in described["rules"]:

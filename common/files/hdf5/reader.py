@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from common.files.hdf5.span import SpanLayout, read_span
 from common.files.hdf5.tables import BadTables, Tables, open_tables, read_counts
 from common.files.native import FILES
 from common.files.reader import Beat
-from common.files.rows import BadRowsError, RaggedRows
+from common.files.rows import BadRowsError, BrokenRule, RaggedRows, without_events
 from common.input_errors import MachineError
 from common.messages import Part
 from common.schema import EventSchema, FlatTables, SourceColumn
@@ -92,7 +92,7 @@ class Hdf5Reader:
             yield piece
             return
         offsets = offsets_of(counts)
-        events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, where, first)
+        events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, first)
         row = 0
         while row < part.rows:
             # The last row that still fits, but at least one.
@@ -141,23 +141,25 @@ class Hdf5Reader:
         fillers = _check_ids(raw, counts, offsets, events, f"{where}, dataset {layout.particles!r}")
         source = workload.source_column(layout.particle_list)
         large = np.flatnonzero(counts > large_above) if len(counts) and counts.max() > large_above else _NONE
-        large_events = None
-        if len(large):
-            of_rows = [raw[offsets[row] : offsets[row + 1]] for row in large]
-            ids = {name: events.ids[name][large] for name in layout.ids}
-            large_events = _table(of_rows, ids, events.raw[large], workload, layout)
+
+        def as_stored(chosen: Int64) -> pa.Table:
+            of_rows = [raw[offsets[row] : offsets[row + 1]] for row in chosen]
+            ids = {name: events.ids[name][chosen] for name in layout.ids}
+            return _table(of_rows, ids, events.raw[chosen], workload, layout)
+
         rows = RaggedRows(
             counts=counts,
             event_columns=events.columns,
             particle_columns={source.into: _select(raw, len(layout.ids), source, workload)},
             large=large,
-            large_events=large_events,
+            large_events=as_stored(large) if len(large) else None,
         )
         if len(fillers):
             keep = np.ones(len(raw), np.bool_)
             keep[fillers] = False
             rows = drop_particles(rows, keep)
-        return checked(rows, workload, where, events.first_row)
+        rows = checked(without_events(rows, events.broken), workload)
+        return replace(rows, invalid_events=as_stored(rows.invalid_rows)) if rows.invalid else rows
 
     def _buffer(self, tables: Tables, num: int) -> Array:
         table = tables.particles
@@ -191,37 +193,42 @@ class _Events:
     columns: dict[str, Array]
     """The workload's event columns."""
     ids: dict[str, Array]
-    """File column -> (R,)."""
+    """File column -> (R,); an id that is no whole number is any."""
+    broken: tuple[BrokenRule, ...]
+    """Rows whose ids are no whole numbers."""
     first_row: int
     """Index of the first row in the file."""
 
     @classmethod
-    def of(cls, raw: Array, workload: EventSchema, layout: FlatTables, where: str, first_row: int) -> _Events:
-        """Stored rows of the events' table, split into columns and ids. Raises BadRowsError if an id is no integer."""
+    def of(cls, raw: Array, workload: EventSchema, layout: FlatTables, first_row: int) -> _Events:
+        """Stored rows of the events' table, split into columns and ids."""
         source = workload.source_column(layout.event_list)
         columns = {source.into: _select(raw, len(layout.ids), source, workload)}
-        ids = {}
+        ids: dict[str, Array] = {}
+        broken: list[BrokenRule] = []
         for place, name in enumerate(layout.ids):
             target = workload.column(workload.source_column(name).into)
             stored = raw[:, place].copy()
             with np.errstate(invalid="ignore"):  # a non-integer is changed by the cast, and so detected
                 ids[name] = stored.astype(target.dtype)
-            if not np.array_equal(ids[name].astype(raw.dtype), stored):
-                row = int(np.argmax(ids[name].astype(raw.dtype) != stored))
-                raise BadRowsError(
-                    f"{where}, dataset {layout.events!r}, row {first_row + row}: {name} is {stored[row]}; "
-                    "expected a whole number"
-                )
+            is_wrong = ids[name].astype(raw.dtype) != stored
+            is_wrong[[row for one in broken for row in one.rows]] = False
+            wrong = np.flatnonzero(is_wrong)
+            if len(wrong):
+                found = f"{name} is {stored[wrong[0]]}"
+                broken.append(BrokenRule(layout.events, "a whole number", wrong, found, name))
             filled = columns.setdefault(target.name, np.empty((len(raw), len(target.fields)), target.dtype))
             filled[:, workload.source_column(name).field] = ids[name]
-        return cls(raw, columns, ids, first_row)
+        return cls(raw, columns, ids, tuple(broken), first_row)
 
     def rows(self, first: int, end: int) -> _Events:
         """Rows ``first`` to ``end``."""
+        here = [replace(one, rows=one.rows[(one.rows >= first) & (one.rows < end)] - first) for one in self.broken]
         return _Events(
             self.raw[first:end],
             {name: column[first:end] for name, column in self.columns.items()},
             {name: column[first:end] for name, column in self.ids.items()},
+            tuple(one for one in here if len(one.rows)),
             self.first_row + first,
         )
 
@@ -240,7 +247,8 @@ def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchem
 def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where: str) -> Int64:
     """Fillers: particles of zeros only, each the only one of its event. (F,).
 
-    Every other particle must have its event's ids: raises BadRowsError that names the first that differs.
+    Every other particle must have its event's ids: raises BadRowsError that names the first that differs. Which event
+    it belongs to is unknown then, and with it whether others are whole.
     """
     num_ids = len(events.ids)
     if num_ids * raw.itemsize == 8 and raw.dtype == events.raw.dtype:  # both ids as one item
@@ -261,6 +269,8 @@ def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where
     expected = np.repeat(events.raw[:, :num_ids], counts, axis=0)
     wrong = (raw[:, :num_ids] != expected).any(axis=1)  # unlike their bytes, 0 and -0 are equal
     wrong[firsts[fillers]] = False
+    for one in events.broken:
+        wrong &= np.repeat(~np.isin(np.arange(len(counts)), one.rows), counts)
     if wrong.any():
         particle = int(np.argmax(wrong))
         row = events.first_row + int(np.searchsorted(offsets, particle, side="right")) - 1

@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
+from common.invalid_events import BrokenRules, rules_since, sum_of_rules
 from common.messages import Cursor, DeliveredUnit, Quarantined, Source
 from common.ragged import SlotMismatch
 from common.status import Counters
@@ -38,6 +39,8 @@ class Growth(BaseModel):
     quarantined: tuple[Quarantined, ...] = ()
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
+    broken_rules: BrokenRules = ()
+    """Rules to add."""
     bad_files: tuple[int, ...] = ()
     source: Source = Source()
     shards: dict[int, Growth] = {}
@@ -58,6 +61,8 @@ class StreamPosition(BaseModel):
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
     """One line for each unit whose events changed after its training had begun."""
+    broken_rules: BrokenRules = ()
+    """Invalid events of all epochs by the rule that they break."""
     bad_files: tuple[int, ...] = ()
     """Whole files that the plan left out up to the furthest lane, in order. That lane's position depends on them, and
     the lane that counts them may be behind it."""
@@ -71,7 +76,8 @@ class StreamPosition(BaseModel):
 
     def begin_plan(self) -> StreamPosition:
         """Position before the first unit of another plan: the training so far still counts."""
-        return self.start(len(self.lanes)).model_copy(update={"counters": self.counters})
+        kept = {"counters": self.counters, "broken_rules": self.broken_rules}
+        return self.start(len(self.lanes)).model_copy(update=kept)
 
     @property
     def shards(self) -> tuple[StreamPosition, ...]:
@@ -103,6 +109,7 @@ class StreamPosition(BaseModel):
             quarantined=self.quarantined[len(before.quarantined) :],
             skipped_units=self.skipped_units[len(before.skipped_units) :],
             changed_units=self.changed_units[len(before.changed_units) :],
+            broken_rules=rules_since(self.broken_rules, before.broken_rules),
             bad_files=_union(self.bad_files, without=before.bad_files),
             source=self.source,
         )
@@ -132,6 +139,9 @@ class StreamPosition(BaseModel):
             quarantined=self._journal(tuple({(one.file, one.row_group): one for one in bad}.values())),
             skipped_units=(*self.skipped_units, *sorted({k for growth in growths for k in growth.skipped_units})),
             changed_units=(*self.changed_units, *sorted(line for growth in growths for line in growth.changed_units)),
+            broken_rules=sum_of_rules(
+                [*self.broken_rules, *sorted((r for g in growths for r in g.broken_rules), key=lambda r: r.examples)]
+            ),
             bad_files=_union(self.bad_files, *(growth.bad_files for growth in growths)),
             source=source,
         )
@@ -181,6 +191,8 @@ class StreamPosition(BaseModel):
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         changed = self.is_changed(unit)
         outliers, empty, held_out, quarantined = self._fates(unit)
+        is_whole = unit.slot >= 0 and not changed
+        invalid = tally.invalid if is_whole else 0
         cursor = Cursor(unit.block, unit.block_first_unit, unit.k + len(self.lanes), 0)
         return before.model_copy(
             update={
@@ -189,7 +201,8 @@ class StreamPosition(BaseModel):
                 "source": self._source_with(unit),
                 "counters": counters.model_copy(
                     update={
-                        "events_read": counters.events_read + outliers + empty + held_out + quarantined,
+                        "events_read": counters.events_read + outliers + empty + held_out + quarantined + invalid,
+                        "events_invalid": counters.events_invalid + invalid,
                         "events_outlier": counters.events_outlier + outliers,
                         "events_empty": counters.events_empty + empty,
                         "events_held_out": counters.events_held_out + held_out,
@@ -199,6 +212,7 @@ class StreamPosition(BaseModel):
                     }
                 ),
                 "quarantined": before._journal(tally.bad),
+                "broken_rules": sum_of_rules((*self.broken_rules, *(tally.broken_rules if is_whole else ()))),
                 "skipped_units": (*self.skipped_units, unit.k) if unit.slot < 0 else self.skipped_units,
                 "changed_units": (*self.changed_units, self._change(unit)) if changed else self.changed_units,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -126,9 +127,10 @@ def empty_unit(k: int) -> m.DeliveredUnit:
 @st.composite
 def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
     """What a decoder makes of a unit of ``rows`` rows."""
-    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=4, max_size=4)))
-    events, outliers, empty, quarantined, held_out = (b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True))
-    tally = m.Tally(rows, outliers, empty, quarantined, held_out=held_out)
+    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=5, max_size=5)))
+    fates = [b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True)]
+    events, outliers, empty, quarantined, held_out, invalid = fates
+    tally = m.Tally(rows, outliers, empty, quarantined, held_out=held_out, invalid=invalid)
     return m.Layout(events, 3 * events, min(events, 5)), tally
 
 
@@ -253,6 +255,29 @@ def test_what_is_quarantined_is_written_down_in_one_order_whichever_rank_met_it(
         merged = start.merged(shares)
         assert [one.file for one in merged.quarantined] == [1, 3]
         assert merged.counters.events_quarantined == 2
+
+
+def test_invalid_events_are_counted_by_the_rule_that_they_break_whichever_rank_met_them() -> None:
+    def rules(number: int) -> tuple[m.InvalidEvents, ...]:
+        own = m.InvalidEvents(f"rule {number}", 1, (f"{number} at its own",))
+        return m.InvalidEvents("rule", 2, tuple(f"{number}: {i}" for i in range(2))), own
+
+    start = at_start()
+    growths = []
+    for number in (0, 1):
+        tally = replace(LANE_UNITS[number].tally, rows_read=LANE_UNITS[number].tally.rows_read + 3, invalid=3)
+        done = replace(LANE_UNITS[number], tally=replace(tally, broken_rules=rules(number)))
+        growths.append(start.after_unit(done).since(start))
+    merged = start.merged(growths)
+    assert merged == start.merged(growths[::-1])
+    assert {one.rule: (one.events, one.examples) for one in merged.broken_rules} == {
+        "rule": (4, ("0: 0", "0: 1", "1: 0")),
+        "rule 0": (1, ("0 at its own",)),
+        "rule 1": (1, ("1 at its own",)),
+    }
+    assert merged.counters.events_invalid == 6
+    assert StreamPosition.model_validate_json(merged.model_dump_json()) == merged
+    assert merged.begin_plan().broken_rules == merged.broken_rules, "as their count, they are those of the run"
 
 
 def test_units_that_changed_and_bad_files_are_the_same_whichever_rank_met_them() -> None:
