@@ -158,9 +158,12 @@ class SourceConfig(ConfigBranch):
     """Meaning of depth in the files: metres below the surface, or metres along the track. After decoding it is
     vertical."""
     nulls: Literal["error", "empty"] = "error"
-    """Treatment of nulls. `error`: a null event or list quarantines its row group. `empty`: an event without its event
+    """Treatment of nulls. `error`: an event with a null is invalid. `empty`: an event without its event
     columns is dropped and counted as empty, a null list of particles is an event without particles, a null particle is
     dropped and counted."""
+    max_invalid_share: float = Field(0.05, ge=0, le=1)
+    """Largest share of invalid events in a row group (rounded up to a whole event): those are set aside one by one.
+    More of them quarantine the row group, since its columns are probably not what their names say."""
 
     @field_validator("columns", mode="before")
     @classmethod

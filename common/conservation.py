@@ -49,4 +49,5 @@ def unequal_fates(counters: Counters) -> str:
         f"{counters.events_read} read, but {counters.events_trained} trained"
         f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
         f" + {counters.events_quarantined} quarantined + {counters.events_held_out} held out"
+        f" + {counters.events_invalid} invalid"
     )

@@ -24,7 +24,7 @@ _COUNTERS = frozenset(
     {
         *("decoders_lost", "events_decoded", "files_planned", "events_planned", "units_planned"),
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
-        "events_held_out",
+        *("events_held_out", "events_invalid"),
         *("particles_trained", "particles_dropped", "units", "microbatches", "step", "seconds", "num_quarantined"),
         *("wait_put_s", "wait_get_s", "received_bytes"),
     }

@@ -17,6 +17,8 @@ PLAN_VERSION = 4
 """Version of the plan, part of the hash: raise it when the same input gives other units."""
 
 _BYTES = 16
+_USUAL_INVALID_SHARE = 0.05
+"""Value of `source.max_invalid_share` that is omitted from the hash: the setting came after plan version 4."""
 _EVERY_RANGE = "every range"
 
 
@@ -52,6 +54,8 @@ def _described(schema: EventSchema) -> dict[str, Any]:
         column["nesting"] = int(known.is_list) + int(schema.per(known) == "particle")
     if source.ids != "columns":
         described["ids"] = source.ids
+    if source.max_invalid_share != _USUAL_INVALID_SHARE:
+        described["max_invalid_share"] = source.max_invalid_share
     if not schema.derived:
         del described["derived"]
     if not schema.relative:

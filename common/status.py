@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 OUTLIER_FOLDER = "outliers"
+INVALID_FOLDER = "invalid"
 HOPS = ("staged", "leases", "slots", "batches")
 """Hops of the data flow: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
 services/fetcher/hops.py and services/trainer/stream/waits.py define the measurements."""
@@ -146,7 +147,7 @@ class OutputsStatus(Status):
 
 
 class Counters(Status):
-    """Events by their fate, over all restarts of a run: `read` is the sum of the other five (promise 3)."""
+    """Events by their fate, over all restarts of a run: `read` is the sum of the other six (promise 3)."""
 
     events_read: int = 0
     events_trained: int = 0
@@ -155,6 +156,8 @@ class Counters(Status):
     events_quarantined: int = 0
     events_held_out: int = 0
     """Events held out of training by `stream.held_out`."""
+    events_invalid: int = 0
+    """Events set aside one by one because of their values."""
     particles_trained: int = 0
     particles_dropped: int = 0
     """Particles of zero energy, which converters write for events without particles."""
@@ -171,6 +174,7 @@ class Counters(Status):
             + self.events_empty
             + self.events_quarantined
             + self.events_held_out
+            + self.events_invalid
         )
 
 
@@ -250,3 +254,5 @@ class TrainerStatus(Status):
     """One line for each of the newest quarantined files, row groups or units: name and reason."""
     num_quarantined: int = 0
     """Number of all quarantined files, row groups and units; the fetcher's log and the checkpoint list them."""
+    invalid: list[str] = []
+    """One line for each rule that invalid events break: their number, the rule, examples."""

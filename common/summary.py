@@ -36,8 +36,10 @@ class Summary(BaseModel):
     events_quarantined: int
     events_held_out: int
     """Events held out of training by `stream.held_out`."""
+    events_invalid: int
+    """Events set aside one by one because of their values."""
     adds_up: bool
-    """True if `events_read` is the sum of the other five. False is a bug: the run counts as failed."""
+    """True if `events_read` is the sum of the other six. False is a bug: the run counts as failed."""
     particles_trained: int
     particles_dropped: int
     steps: int
@@ -65,6 +67,8 @@ class Summary(BaseModel):
     """One line for each of the newest quarantined files, row groups or units."""
     num_quarantined: int
     """Number of all quarantined files, row groups and units."""
+    invalid: list[str]
+    """One line for each rule that invalid events break: their number, the rule, examples with file, row group, row."""
     warnings: list[str]
     """Warnings about settings without effect, and about values that can't be."""
     error: str | None
@@ -103,6 +107,7 @@ def build_summary(
         events_empty=counters.events_empty,
         events_quarantined=counters.events_quarantined,
         events_held_out=counters.events_held_out,
+        events_invalid=counters.events_invalid,
         adds_up=adds_up,
         particles_trained=counters.particles_trained,
         particles_dropped=counters.particles_dropped,
@@ -119,6 +124,7 @@ def build_summary(
         checkpoint=status.checkpoint,
         quarantined=status.quarantined,
         num_quarantined=max(status.num_quarantined, len(status.quarantined)),
+        invalid=status.invalid,
         warnings=list(status.warnings),
         error=error,
     )
@@ -139,7 +145,9 @@ def summary_lines(summary: Summary) -> list[str]:
     }
     if summary.events_held_out:
         fates["held out"] = summary.events_held_out
-    how_many = "five" if summary.events_held_out else "four"
+    if summary.events_invalid:
+        fates["invalid"] = summary.events_invalid
+    how_many = {4: "four", 5: "five", 6: "six"}[len(fates)]
     equals = "=" if summary.adds_up else "≠"
     restarts = ", ".join(f"{service} {count}" for service, count in summary.restarts.items() if count)
     lines = [
@@ -159,6 +167,7 @@ def summary_lines(summary: Summary) -> list[str]:
     lines += [f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]]
     if summary.num_quarantined > QUARANTINED_SHOWN:
         lines.append(f"  … and {summary.num_quarantined - QUARANTINED_SHOWN:,} more: see logs/fetcher.log")
+    lines += [f"  invalid: {line}" for line in summary.invalid]
     lines += [f"  warning: {line}" for line in summary.warnings]
     if not summary.adds_up:
         lines.append(f"  SUM IS WRONG: {summary.events_read:,} read ≠ {sum(fates.values()):,} accounted for")

@@ -1,4 +1,4 @@
-"""Workload's rules for values, applied to ragged rows: bad values are reported, fillers dropped and counted."""
+"""Workload's rules for values, applied to ragged rows: events with bad values are invalid, fillers are dropped."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from common.files.gather import as_items, offsets_of
-from common.files.rows import BadRowsError, RaggedRows
+from common.files.gather import offsets_of
+from common.files.rows import BrokenRule, RaggedRows, kept, without_events
 from common.schema import Column, EventSchema, ValueRule
 from common.unit_arrays import Array
 
 
-def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:
-    """Rows without fillers. Raises BadRowsError that names column, row and value."""
+def checked(rows: RaggedRows, workload: EventSchema) -> RaggedRows:
+    """Rows without fillers, in which the events that break a rule are invalid."""
     for column in workload.read_columns:
         rules = _rules_of(column, workload)
         if rules:
@@ -26,8 +26,7 @@ def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int)
                 present = np.flatnonzero(~rows.is_null)
                 values = values[present]
             if len(values) and not _surely_good(values, rules, column):
-                for rule in rules:
-                    _check(rows, values, present, rule, column, where, first_row)
+                rows = without_events(rows, _broken(rows, values, present, rules, column))
     return without_fillers(rows, workload)
 
 
@@ -71,27 +70,28 @@ def _surely_good(values: Array, rules: list[ValueRule], column: Column) -> bool:
     return True
 
 
-def _check(
-    rows: RaggedRows,
-    values: Array,
-    present: npt.NDArray[np.int64] | None,
-    rule: ValueRule,
-    column: Column,
-    where: str,
-    first_row: int,
-) -> None:
-    """Raise BadRowsError for the first bad value. ``present``: rows of the values, if some rows have none."""
-    field = _numbers(values[:, rule.field])
-    bad = ~np.isfinite(field) | (field < rule.minimum) | (field > rule.maximum)
-    if bad.any():
-        index = int(np.argmax(bad))
-        value = f"{field[index]:g}" if field.dtype.kind == "f" else str(field[index])
-        row = row_of(index, rows) if column.per == "particle" else index
-        row = row if present is None else int(present[row])
-        raise BadRowsError(
-            f"{where}, column {rule.column!r}, row {first_row + row}: {column.fields[rule.field]} is {value}; "
-            f"expected {_expected(rule, field.dtype)}"
-        )
+def _broken(
+    rows: RaggedRows, values: Array, present: npt.NDArray[np.int64] | None, rules: list[ValueRule], column: Column
+) -> list[BrokenRule]:
+    """Rules that values of the column break, each with its events. ``present``: rows of the values, if some have
+    none."""
+    found: list[BrokenRule] = []
+    is_known = np.zeros(len(rows.counts), np.bool_)
+    for rule in rules:
+        field = _numbers(values[:, rule.field])
+        bad = np.flatnonzero(~np.isfinite(field) | (field < rule.minimum) | (field > rule.maximum))
+        row_of_bad = bad if present is None else present[bad]
+        if column.per == "particle":
+            row_of_bad = rows_of_particles(bad, rows.counts)
+        is_new = ~is_known[row_of_bad]
+        if is_new.any():
+            first = field[bad[np.argmax(is_new)]]
+            value = f"{first:g}" if field.dtype.kind == "f" else str(first)
+            name = column.fields[rule.field]
+            expected = _expected(rule, field.dtype)
+            found.append(BrokenRule(rule.column, expected, np.unique(row_of_bad[is_new]), f"{name} is {value}", name))
+            is_known[row_of_bad] = True
+    return found
 
 
 def _expected(rule: ValueRule, dtype: np.dtype[np.generic]) -> str:
@@ -119,16 +119,11 @@ def drop_particles(rows: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
     return replace(
         rows,
         counts=counts,
-        particle_columns={name: _kept(array, keep) for name, array in rows.particle_columns.items()},
+        particle_columns={name: kept(array, keep) for name, array in rows.particle_columns.items()},
         particles_dropped=rows.particles_dropped + dropped,
     )
 
 
-def _kept(array: Array, keep: npt.NDArray[np.bool_]) -> Array:
-    """Rows of a contiguous array: as one item each, numpy moves runs of them at once. (P, F) -> (K, F)."""
-    return as_items(array)[keep].view(array.dtype).reshape(-1, array.shape[1])
-
-
-def row_of(particle: int, rows: RaggedRows) -> int:
-    """Row of a particle."""
-    return int(np.searchsorted(np.cumsum(rows.counts), particle, side="right"))
+def rows_of_particles(particles: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Row of each particle, given the particles of each row."""
+    return np.searchsorted(np.cumsum(counts), particles, side="right")

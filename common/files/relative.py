@@ -25,7 +25,7 @@ def counted_from_first(values: Array, counts: Int64, rule: RelativeField, dtype:
     """Values as stored, or counted from the smallest one of their event, where ``dtype`` would round them too much.
 
     An event's result depends on nothing but that event. ``counts``: particles of each event. (P,) -> (P,).
-    Raises BadNumber for a value that the type of the file itself has rounded too much.
+    Raises BadNumber for the values that the type of the file itself has rounded too much.
     """
     target = np.dtype(dtype)
     is_float = values.dtype.kind == "f"
@@ -52,14 +52,14 @@ def counted_from_first(values: Array, counts: Int64, rule: RelativeField, dtype:
 def _check_digits(
     values: Array, is_large: npt.NDArray[np.bool_], rule: RelativeField, target: np.dtype[np.generic]
 ) -> None:
-    """Raise BadNumber for the first value that its own type holds no better than ``target`` holds ``rule.most``."""
+    """Raise BadNumber for the values that their own type holds no better than ``target`` holds ``rule.most``."""
     is_float = values.dtype.kind == "f"
     digits = np.finfo(values.dtype.str).nmant - np.finfo(target.str).nmant if is_float else 0
     most = rule.most * 2.0**digits if is_float else _MOST_WHOLE
     numbers = cast("npt.NDArray[np.float64]", values)
     bad = is_large & ~((numbers >= -most) & (numbers <= most))
     if bad.any():
-        index = int(np.argmax(bad))
-        value = f"{numbers[index]:.17g}" if is_float else str(numbers[index])
-        problem = f"is {value} as {values.dtype}; expected at most {most:g}, or numbers relative to the event"
-        raise BadNumber(index, problem)
+        first = numbers[np.argmax(bad)]
+        value = f"{first:.17g}" if is_float else str(first)
+        expected = f"at most {most:g}, or numbers relative to the event"
+        raise BadNumber(np.asarray(bad), f"is {value} as {values.dtype}", expected)

@@ -19,6 +19,14 @@ class Room:
         self._arrays: dict[str, Array] = {}
         self._filled: dict[str, int] = {}
 
+    def mark(self) -> dict[str, int]:
+        """Position to which free_from() goes back."""
+        return dict(self._filled)
+
+    def free_from(self, mark: dict[str, int]) -> None:
+        """Free what was taken since the mark."""
+        self._filled = dict(mark)
+
     def empty(self, column: Column, particles: int) -> Array:
         """Uninitialised array of the next particles, (P, fields), behind those of the piece before.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from common.config import StreamConfig
 from common.files.by_content import ContentReader
 from common.files.footers import read_footer
-from common.files.rows import RaggedRows
+from common.files.rows import BadRowsError, RaggedRows, first_invalid
 from common.messages import Part
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
 from common.schema import EventSchema
@@ -28,7 +28,13 @@ def plan_file(path: Path, workload: EventSchema, stream: StreamConfig, *, name: 
 
 
 def rows_of(parts: Iterable[Part], workload: EventSchema) -> Generator[RaggedRows]:
-    """Rows of the parts, a part at a time (see Reader). Raises BadRowsError, which names the file."""
+    """Rows of the parts, a part at a time (see Reader). Raises BadRowsError, which names the file; an invalid event is
+    an error, too."""
     with closing(ContentReader(workload)) as reader:
         for part in parts:
-            yield from reader.read([part])
+            row = part.file_row + part.first_row
+            for rows in reader.read([part]):
+                if rows.invalid:
+                    raise BadRowsError(first_invalid(rows, part.name, row))
+                row += len(rows.counts)
+                yield rows

@@ -22,7 +22,7 @@ from common.messages.trainer import (
 )
 from common.messages.values import MAX_BAD_FILES
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAX_MESSAGE_BYTES = 1 << 20
 """Maximum size: messages are below 1 kB, except for a unit of many small row groups: 64 long paths or reasons."""
 _MAX_NODES = 4096

@@ -18,6 +18,11 @@ MAX_BAD_FILES = 100_000
 MAX_TEXT_BYTES = 4096
 """Maximum length of a text: that of a path."""
 MAX_REASON_BYTES = 2000
+MAX_RULES = 32
+"""Maximum rules of a unit's invalid events that are told apart."""
+MAX_EXAMPLE_BYTES = 600
+MAX_EXAMPLES = 3
+"""Maximum events that are shown for a rule."""
 MAX_REASONS_BYTES = 256 * 1024
 """Maximum size of all reasons of a block's files together."""
 
@@ -43,6 +48,8 @@ Reason = Annotated[
     str, Field(strict=True), BeforeValidator(lambda text: shortened(text) if isinstance(text, str) else text)
 ]
 """Text for people, shortened from any length."""
+Example = Annotated[str, Field(strict=True, max_length=MAX_EXAMPLE_BYTES)]
+"""Rule, or an event that breaks it, in words."""
 Digest = Annotated[str, Field(strict=True, max_length=64)]
 """Digest as text: only compared."""
 FileNumbers = Annotated[tuple[FileNumber, ...], Field(max_length=MAX_BAD_FILES, fail_fast=True)]
@@ -88,6 +95,16 @@ class Quarantined:
     rows: Count
     """Number of its events, as far as known."""
     reason: Reason
+
+
+@dataclass(frozen=True, config=CHECKED)
+class InvalidEvents:
+    """Events that were set aside one by one, because their values break the same rule."""
+
+    rule: Example
+    events: Count
+    examples: Annotated[tuple[Example, ...], Field(max_length=MAX_EXAMPLES, fail_fast=True)] = ()
+    """File, row group, row and value of the first ones."""
 
 
 def _shortened_together(bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
@@ -151,7 +168,8 @@ class Layout:
 
 @dataclass(frozen=True, config=CHECKED)
 class Tally:
-    """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined + held_out."""
+    """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined + held_out +
+    invalid."""
 
     rows_read: Count = 0
     outliers: Count = 0
@@ -165,10 +183,14 @@ class Tally:
     """Events held out of training; where only those are read, the others."""
     outside_values: Reason = ""
     """Values among the unit's first ones that lie outside of their physical ranges; empty if none does."""
+    invalid: Count = 0
+    """Events set aside because of their values."""
+    broken_rules: Annotated[tuple[InvalidEvents, ...], Field(max_length=MAX_RULES, fail_fast=True)] = ()
+    """The same events by the rule that they break."""
 
     def adds_up(self, layout: Layout) -> bool:
         """True if every row has one fate."""
-        left_out = self.outliers + self.empty + self.quarantined + self.held_out
+        left_out = self.outliers + self.empty + self.quarantined + self.held_out + self.invalid
         return layout.events + left_out == self.rows_read
 
 

@@ -27,6 +27,7 @@ OWN_CONTENTS = (
     "inventory",
     "checkpoints",
     "outliers",
+    "invalid",
     "logs",
     "status",
     "sockets",

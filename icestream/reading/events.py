@@ -18,6 +18,7 @@ from common.errors import BadInputError
 from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.held_out import Which
+from common.invalid_events import lines_of_rules
 from common.messages import Tally
 from common.plan import SlotCapacity, SourceFile, StagedFile, plan_block
 from common.ragged import unit_arrays
@@ -104,6 +105,8 @@ def read_units(
             layout, tally = decode(unit, slot)
             for bad in tally.bad:
                 report(bad.reason)
+            for line in lines_of_rules(tally.broken_rules):
+                report(f"invalid {line}")
             yield unit_arrays(slot, workload, layout), tally
 
 

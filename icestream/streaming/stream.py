@@ -126,7 +126,7 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     @property
     def counters(self) -> Counters:
-        """Outcome of every event so far: trained (handed out), outlier, empty, held out, quarantined."""
+        """Outcome of every event so far: trained (handed out), outlier, empty, held out, invalid, quarantined."""
         return self._state.position.counters
 
     @property
@@ -252,6 +252,7 @@ def _nothing_left(counters: Counters) -> str:
         "outliers": counters.events_outlier,
         "empty": counters.events_empty,
         "held out": counters.events_held_out,
+        "invalid": counters.events_invalid,
         "quarantined": counters.events_quarantined,
     }
     counted = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)

@@ -32,8 +32,10 @@ from common.plan_hash import plan_hash
 from common.ragged import unit_arrays
 from common.redact import shown
 from common.schema import EventSchema
+from common.status import INVALID_FOLDER, OUTLIER_FOLDER
 from common.streams import Stream, generator
 from common.unit_arrays import UnitArrays
+from services.decoder.invalid import broken_rules, invalid_rows, reasons, require_few
 from services.decoder.length_buckets import bucketed
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
@@ -72,8 +74,8 @@ class Decode:
         """
         parts, pieces, left_out = self._read(unit, beat, bad)
         counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
-        is_outlier, is_empty, is_other = self._aside(pieces, counts)
-        order = self._order(unit, is_outlier | is_empty | is_other, counts)
+        is_outlier, is_empty, is_other, is_invalid = self._aside(pieces, counts)
+        order = self._order(unit, is_outlier | is_empty | is_other | is_invalid, counts)
         offsets = offsets_of(counts if order is None else counts[order])
         bounds = microbatch_bounds(
             offsets, self.stream.microbatch_events, self.stream.max_particles, self.stream.max_squared_particles
@@ -87,7 +89,7 @@ class Decode:
             _copy(arrays, parts, pieces)
         else:
             sources = _sources(parts)
-            if is_outlier.any() and unit.epoch == 0:  # later epochs meet the same outliers again
+            if (is_outlier.any() or is_invalid.any()) and unit.epoch == 0:  # later epochs meet the same events again
                 self._set_aside(unit, parts, sources, pieces, is_outlier)
             if len(order):
                 _gather(arrays, sources, pieces, order)
@@ -102,6 +104,8 @@ class Decode:
             bad=tuple(left_out),
             held_out=int(is_other.sum()),
             outside_values=outside_values,
+            invalid=int(is_invalid.sum()),
+            broken_rules=broken_rules(parts, pieces),
         )
         return layout, tally
 
@@ -149,13 +153,17 @@ class Decode:
             if kept > promised:
                 where = f"{parts[0].name}: row group {parts[0].row_group}"
                 raise BadRowsError(f"{where} has {kept} particles; its footer promised at most {promised}")
+        require_few(parts, pieces, self.workload.source.max_invalid_share)
         return pieces
 
-    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool, Bool]:
-        """Masks of the rows that are outliers, that are dropped as empty, and that are not to be read. (R,) each.
+    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool, Bool, Bool]:
+        """Masks of the rows that are outliers, that are dropped as empty, that are not to be read, and that are
+        invalid. (R,) each.
 
-        A row has one fate. An event is held out whatever else it is; one that is null has no id, and is empty.
+        A row has one fate. An event is held out whatever else it is, unless it is invalid: its id may be, too. One that
+        is null has no id, and is empty.
         """
+        is_invalid = invalid_rows(pieces)
         is_outlier, is_empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
         is_null, is_other = np.zeros(len(counts), np.bool_), self._is_other(pieces)
         if len(counts) and counts.max() > self.stream.outlier_above:
@@ -166,9 +174,9 @@ class Decode:
             is_null = np.concatenate(
                 [np.zeros(len(p.counts), np.bool_) if p.is_null is None else p.is_null for p in pieces]
             )
-        is_other &= ~is_null
-        is_empty = (is_empty | is_null) & ~is_other
-        return is_outlier & ~(is_empty | is_other), is_empty, is_other
+        is_other &= ~is_null  # an invalid row counts as null
+        is_empty = (is_empty | is_null) & ~(is_other | is_invalid)
+        return is_outlier & ~(is_empty | is_other), is_empty, is_other, is_invalid
 
     def _outside_values(self, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> str:
         """Values outside of their physical ranges among the first of each file; empty if there are none."""
@@ -208,6 +216,7 @@ class Decode:
         files, rows = sources
         names = {part.file: part.name for part in parts}
         outliers: list[Outliers] = []
+        invalid: list[Outliers] = []
         first = 0
         for piece in pieces:
             # A large event that loses enough fillers is no outlier.
@@ -218,9 +227,16 @@ class Decode:
                 events = piece.large_events
                 if len(chosen) < len(piece.large):
                     events = events.take(pa.array(np.searchsorted(piece.large, chosen)))
-                outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
+                outliers.append(Outliers(file_names, rows[first + chosen], events, piece.counts[chosen]))
+            if piece.invalid_events is not None:
+                chosen = first + piece.invalid_rows
+                file_names = [names[int(file)] for file in files[chosen]]
+                invalid.append(Outliers(file_names, rows[chosen], piece.invalid_events, reasons=reasons(piece)))
             first += len(piece.counts)
-        write_outliers(outlier_path(self.run_dir, unit, self._plan), outliers, self.workload, self.publishing)
+        for folder, events_aside in ((OUTLIER_FOLDER, outliers), (INVALID_FOLDER, invalid)):
+            if events_aside:
+                path = outlier_path(self.run_dir, unit, self._plan, folder)
+                write_outliers(path, events_aside, self.workload, self.publishing)
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:

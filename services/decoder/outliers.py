@@ -1,4 +1,4 @@
-"""Outliers of one unit as a Parquet file: unchanged from their files, with the origin of each."""
+"""Outliers, or invalid events, of one unit as a Parquet file: unchanged from their files, with the origin of each."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from common.status import OUTLIER_FOLDER
 
 @dataclass(frozen=True)
 class Outliers:
-    """N whole events with too many particles."""
+    """N whole events that are set aside: with too many particles, or invalid."""
 
     files: Sequence[str]
     """(N,) names of their files."""
     rows: npt.NDArray[np.int64]
     """(N,) rows in the files."""
-    counts: npt.NDArray[np.int64]
-    """(N,) numbers of particles."""
     events: pa.Table
     """Source columns of the workload, as in the files."""
+    counts: npt.NDArray[np.int64] | None = None
+    """(N,) numbers of particles; None: not counted, since the events are invalid."""
+    reasons: Sequence[str] = ()
+    """(N,) rules that invalid events break."""
 
 
-def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
+def outlier_path(run_dir: Path, unit: Unit, plan: str, folder: str = OUTLIER_FOLDER) -> Path:
     """Path named by unit, plan hash and inventory digest: decoding again replaces the file, another plan keeps it."""
-    return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
+    return run_dir / folder / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
 def write_outliers(
@@ -49,7 +51,11 @@ def write_outliers(
     columns = dict(zip(schema.names, events.columns, strict=True))
     columns["source_file"] = pa.array([file for one in outliers for file in one.files])
     columns["source_row"] = pa.array(np.concatenate([one.rows for one in outliers]), pa.int64())
-    columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
+    counts = [one.counts for one in outliers if one.counts is not None]
+    if counts:
+        columns["num_particles"] = pa.array(np.concatenate(counts), pa.int64())
+    else:
+        columns["reason"] = pa.array([reason for one in outliers for reason in one.reasons])
     if not path.parent.is_dir():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from common import messages as m
 from common.errors import BadInputError
 from common.files.bad_file import none_usable
+from common.invalid_events import lines_of_rules
 from common.redact import shown
 from services.config.fetcher import FetcherConfig
 from services.fetcher.inventory.inventory import Inventory
@@ -30,6 +31,8 @@ class FailureBudget:
         self._config = config
         self.newest = ""
         """Reason of the newest bad input."""
+        self._told: set[str] = set()
+        """Broken rules that the log has named."""
 
     def quarantine(self, bad: m.Quarantined) -> None:
         """Keep a bad input. Raises BadInputError once there are too many."""
@@ -49,6 +52,15 @@ class FailureBudget:
             )
         if self._inventory.complete and num_bad == self._inventory.num_files and bad.row_group == -1:
             raise none_usable(self._ledger.reasons())
+
+    def set_aside(self, rules: Sequence[m.InvalidEvents]) -> None:
+        """Log the first invalid events of each rule: they count against no limit. Raises BadInputError if strict."""
+        for one, line in zip(rules, lines_of_rules(rules), strict=True):
+            if self._config.strict:
+                raise BadInputError(f"{line} (fetcher.strict stops at the first bad input)")
+            if one.rule not in self._told and len(self._told) < m.MAX_RULES:
+                self._told.add(one.rule)
+                logger.warning("invalid, set aside alone: %s; further ones are only counted", line)
 
     def remember(self, files: Sequence[int]) -> None:
         """Quarantine the files that the checkpoint's journal lists as bad: otherwise the cursor would point into

@@ -22,7 +22,7 @@ from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
 from common.run_dir import shard_dir
-from common.status import OUTLIER_FOLDER, FetcherStatus
+from common.status import INVALID_FOLDER, OUTLIER_FOLDER, FetcherStatus
 from common.status_files import read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config.root import Config
@@ -91,8 +91,9 @@ def _remove_unfinished_outliers(run_dir: Path, shard: int | None) -> None:
     attempt = attempt_of(os.environ)
     folder = run_dir if attempt is None else shard_dir(attempt.shared, shard)
     with publishing_of(attempt)():
-        for part in (folder / OUTLIER_FOLDER).rglob("*.part"):
-            part.unlink(missing_ok=True)
+        for aside in (OUTLIER_FOLDER, INVALID_FOLDER):
+            for part in (folder / aside).rglob("*.part"):
+                part.unlink(missing_ok=True)
 
 
 def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
@@ -260,7 +261,7 @@ class FetcherService:
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
         if not self._config.epochs and self._is_barren():
             raise BadInputError(
-                "no event of a whole epoch can be trained: all are outliers, empty, quarantined or held out, "
+                "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined or held out, "
                 "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
@@ -279,6 +280,8 @@ class FetcherService:
                 self._requests.committed(
                     peer, message, self._dispatcher.trainers, units_ahead=self._dispatcher.units_ahead
                 )
+            case m.Done():
+                self._budget.set_aside(message.tally.broken_rules)
             case m.Want():
                 self._requests.wanted()
             case m.Attach():

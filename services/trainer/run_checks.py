@@ -95,9 +95,11 @@ def require_data(status: TrainerStatus) -> None:
         "empty": counters.events_empty,
         "quarantined": counters.events_quarantined,
         "held out (stream.held_out)": counters.events_held_out,
+        "invalid": counters.events_invalid,
     }
     why = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number) or "the files hold no event"
     newest = f"; the newest quarantined: {status.quarantined[-1]}" if status.quarantined else ""
+    newest += f"; {status.invalid[0]}" if status.invalid else ""
     raise BadInputError(f"nothing to train on: all {counters.events_read:,} events were set aside: {why}{newest}")
 
 

@@ -107,6 +107,7 @@ def test_it_changes_with_every_rule_and_column_of_the_files() -> None:
         of(rules=bounded),
         of(source_columns=renamed),
         of(source=SourceConfig(nulls="empty")),
+        of(source=SourceConfig(max_invalid_share=0.0)),
     ]
     assert len(set(plans)) == len(plans)
 

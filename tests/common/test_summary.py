@@ -92,11 +92,11 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
     assert list(stored) == [
         *("exit_status", "exit_code"),
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
-        *("events_held_out", "adds_up"),
+        *("events_held_out", "events_invalid", "adds_up"),
         *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
         *("events_per_s", "particles_per_s"),
         *("session_events_per_s", "replay_events_per_s", "replay_fraction"),
-        *("restarts", "checkpoint", "quarantined", "num_quarantined", "warnings", "error"),
+        *("restarts", "checkpoint", "quarantined", "num_quarantined", "invalid", "warnings", "error"),
     ]
     assert stored["restarts"] == {"fetcher": 0, "decoder": 2, "trainer": 0}
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
@@ -121,4 +121,16 @@ def test_events_held_out_are_a_fifth_fate_where_there_are_any() -> None:
     assert ["events", "read", "1,070", "=", "the", "sum", "of", "these", "five"] in lines
     lost = finished(STATUS.model_copy(update={"counters": counters.model_copy(update={"events_held_out": 69})}))
     assert (lost.adds_up, lost.exit_status) == (False, "failed")
-    assert "+ 69 held out; this is a bug" in str(lost.error)
+    assert "+ 69 held out + 0 invalid; this is a bug" in str(lost.error)
+
+
+def test_invalid_events_are_a_fate_of_their_own_with_rules_and_examples() -> None:
+    counters = COUNTERS.model_copy(update={"events_read": 1003, "events_invalid": 3})
+    line = "3 events: column 'muons', energy_gev: expected a finite number; e.g. a.parquet: row group 3, row 17 of it"
+    summary = finished(STATUS.model_copy(update={"counters": counters, "invalid": [line]}))
+    assert summary.adds_up
+    lines = summary_lines(summary)
+    assert ["events", "invalid", "3"] in [one.split() for one in lines]
+    assert any(one.endswith("= the sum of these five") for one in lines)
+    assert f"  invalid: {line}" in lines
+    assert "invalid" not in "\n".join(summary_lines(finished(STATUS)))

@@ -102,7 +102,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     events = make_events([1, 1])
     table = make_table([events[0], type(events[1])(1, 1, (-5.0, 0.5, 4.0, 1500.0), events[1].muons)])
     pq.write_table(table, bad)
-    with pytest.raises(BadInputError, match=r"bad.parquet: row group 0, column 'primary', row 1: energy_gev is -5"):
+    with pytest.raises(BadInputError, match=r"bad.parquet: row group 0, row 1 of the file: energy_gev is -5"):
         read(make_config(bad), tmp_path)
     empty = write_events(tmp_path / "empty.parquet", make_events([0, 0]))
     with pytest.raises(BadInputError, match="no usable event"):

@@ -320,7 +320,7 @@ class Summary(dict[str, Any]):
         assert sum(self.events.values()) == self["events_read"] == events, self
 
 
-FATES = ("trained", "outlier", "empty", "quarantined", "held_out")
+FATES = ("trained", "outlier", "empty", "quarantined", "held_out", "invalid")
 
 
 def place_of(line: str) -> tuple[int, int, int]:

@@ -119,6 +119,14 @@ def test_strict_stops_at_the_first_bad_file(processes: Processes, showers: Showe
     assert_refused(processes, expected, "-i", str(folder), "--strict", *settings(*COUNTING))
 
 
+def test_strict_stops_at_the_first_invalid_event(processes: Processes, showers: Showers, tmp_path: Path) -> None:
+    path = tmp_path / "nan.parquet"
+    table = with_value(showers.tables[0], "muons", [[float("nan"), 0.0, 0.0]])
+    pq.write_table(table, path, row_group_size=ROW_GROUP_EVENTS)
+    expected = "1 event: column 'muons', energy_gev: expected a finite number; e.g. "
+    assert_refused(processes, expected, "-i", str(path), "--strict", *settings(*COUNTING))
+
+
 def test_more_bad_files_than_the_failure_budget_stop_the_run(
     processes: Processes, showers: Showers, tmp_path: Path
 ) -> None:
@@ -145,7 +153,7 @@ def test_no_name_of_a_bad_file_or_column_steers_the_terminal_or_stands_raw_in_a_
 
 
 @pytest.mark.slow
-def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
+def test_bad_files_and_events_among_good_ones_are_left_out_named_and_counted(
     processes: Processes, showers: Showers, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
@@ -154,10 +162,10 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
     primary = table["primary"].to_pylist()[BAD_ROW]
     muons = [[1.0, 2.0, 3.0], [1.0, 2.0]]
     bad_rows = {
-        "inner_length": ("muons", muons, "column 'muons', row 7: a list has 2 numbers; expected 3"),
-        "nan": ("primary", [float("nan"), *primary[1:]], "column 'primary', row 7: energy_gev is nan; expected a"),
-        "muon": ("muons", [[float("nan"), 0.0, 0.0]], "column 'muons', row 7: energy_gev is nan; expected a finite"),
-        "null": ("primary", None, "column 'primary', row 7: the value is null"),
+        "inner_length": ("muons", muons, "a list has 2 numbers"),
+        "nan": ("primary", [float("nan"), *primary[1:]], "energy_gev is nan"),
+        "muon": ("muons", [[float("nan"), 0.0, 0.0]], "energy_gev is nan"),
+        "null": ("primary", None, "the value is null"),
     }
     for name, (column, value, _) in bad_rows.items():
         bad_table = with_value(table, column, value)
@@ -170,13 +178,23 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
 
     num_readable = 6  # nobody can tell how many events the truncated file had
     summary.assert_read(num_readable * EVENTS_PER_FILE)
-    assert summary["events_quarantined"] == EVENTS_PER_FILE + len(bad_rows) * ROW_GROUP_EVENTS
-    assert processes.fetcher.files_bad == 6
+    assert (summary["events_quarantined"], summary["events_invalid"]) == (EVENTS_PER_FILE, len(bad_rows))
+    assert processes.fetcher.files_bad == 2
     reasons = {Path(reason.partition(":")[0]).stem: reason for reason in summary["quarantined"]}
-    assert len(reasons) == len(summary["quarantined"]) == 6
+    assert len(reasons) == len(summary["quarantined"]) == 2
+    assert len(summary["invalid"]) == len(bad_rows), "one line a rule"
     for name, (_, _, expected) in bad_rows.items():
-        assert reasons[name].startswith(f"{folder}/{name}.parquet: row group 3, ")
-        assert expected in reasons[name]
+        place = f"{folder}/{name}.parquet: row group 3, row {BAD_ROW} of the file: {expected}"
+        assert sum(place in line for line in summary["invalid"]) == 1
+    assert "invalid, set aside alone: 1 event: " in processes.log("fetcher")
+    stored = pa.concat_tables(
+        [
+            pq.read_table(path).select(["source_file", "source_row"])
+            for path in processes.run_dir.glob("invalid/*.parquet")
+        ]
+    )
+    assert sorted(stored["source_file"].to_pylist()) == sorted(f"{folder}/{name}.parquet" for name in bad_rows)
+    assert set(stored["source_row"].to_pylist()) == {BAD_ROW}
     assert (
         "column 'primary' is missing; the file has primary_major_id, primary_minor_id, muons" in reasons["no_primary"]
     )
@@ -187,6 +205,11 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
 @pytest.mark.slow
 def test_a_run_with_nothing_to_train_on_is_told_so(processes: Processes, showers: Showers, tmp_path: Path) -> None:
     path = tmp_path / "nan.parquet"
-    pq.write_table(with_value(showers.tables[0], "primary", [float("nan")] * 4), path)
+    table = showers.tables[0]
+    index = table.schema.get_field_index("primary")
+    primaries = pa.array([[float("nan")] * 4] * len(table), table.schema.field(index).type)
+    pq.write_table(table.set_column(index, table.schema.field(index), primaries), path)
     assert_refused(processes, "nothing to train on: all ", "-i", str(path), *settings(*COUNTING))
-    assert f"quarantined: {path}: row group 0" in processes.log("fetcher")
+    log = processes.log("fetcher")
+    assert f"quarantined: {path}: row group 0: {len(table):,} of its {len(table):,} events are invalid" in log
+    assert "its columns are probably not what their names say" in log

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from common.files.checks import checked, drop_particles
+from common.files.checks import checked, drop_particles, rows_of_particles
 from common.files.gather import offsets_of
 from common.files.hdf5.span import SpanLayout, read_span
 from common.files.hdf5.tables import BadTables, Tables, open_tables, read_counts
@@ -22,7 +22,7 @@ from common.files.native import FILES
 from common.files.parquet.lists import BadNumber
 from common.files.reader import Beat
 from common.files.relative import counted_from_first
-from common.files.rows import BadRowsError, RaggedRows
+from common.files.rows import BadRowsError, BrokenRule, RaggedRows, without_events
 from common.input_errors import MachineError
 from common.messages import Part
 from common.schema import EventSchema, FlatTables, SourceColumn
@@ -94,7 +94,7 @@ class Hdf5Reader:
             yield piece
             return
         offsets = offsets_of(counts)
-        events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, where, first)
+        events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, first)
         row = 0
         while row < part.rows:
             # The last row that still fits, but at least one.
@@ -143,33 +143,43 @@ class Hdf5Reader:
         fillers = _check_ids(raw, counts, offsets, events, f"{where}, dataset {layout.particles!r}")
         source = workload.source_column(layout.particle_list)
         large = np.flatnonzero(counts > large_above) if len(counts) and counts.max() > large_above else _NONE
-        large_events = None
-        if len(large):
-            of_rows = [raw[offsets[row] : offsets[row + 1]] for row in large]
-            ids = {name: events.ids[name][large] for name in layout.ids}
-            large_events = _table(of_rows, ids, events.raw[large], workload, layout)
+
+        def as_stored(chosen: Int64) -> pa.Table:
+            of_rows = [raw[offsets[row] : offsets[row + 1]] for row in chosen]
+            ids = {name: events.ids[name][chosen] for name in layout.ids}
+            return _table(of_rows, ids, events.raw[chosen], workload, layout)
+
+        particles, broken = self._particles(raw, counts, source, events.broken)
         rows = RaggedRows(
             counts=counts,
             event_columns=events.columns,
-            particle_columns={source.into: self._particles(raw, counts, source, where, events.first_row)},
+            particle_columns={source.into: particles},
             large=large,
-            large_events=large_events,
+            large_events=as_stored(large) if len(large) else None,
         )
         if len(fillers):
             keep = np.ones(len(raw), np.bool_)
             keep[fillers] = False
             rows = drop_particles(rows, keep)
-        return checked(rows, workload, where, events.first_row)
+        rows = checked(without_events(rows, broken), workload)
+        return replace(rows, invalid_events=as_stored(rows.invalid_rows)) if rows.invalid else rows
 
-    def _particles(self, raw: Array, counts: Int64, source: SourceColumn, where: str, first_row: int) -> Array:
-        """Numbers of the particles that the workload reads. Raises BadRowsError. (P, fields)."""
-        layout, workload = self._layout, self._workload
-        try:
-            return _select(raw, len(layout.ids), source, workload, counts)
-        except BadNumber as error:
-            row = first_row + int(np.searchsorted(np.cumsum(counts), error.index, side="right"))
-            field = workload.column(source.into).fields[error.column]
-            raise BadRowsError(f"{where}, dataset {layout.particles!r}, row {row}: {field} {error}") from None
+    def _particles(
+        self, raw: Array, counts: Int64, source: SourceColumn, broken: Sequence[BrokenRule]
+    ) -> tuple[Array, Sequence[BrokenRule]]:
+        """Numbers of the particles that the workload reads (P, fields), and ``broken`` with the rules that they break.
+
+        Those of the events that break one are of no use.
+        """
+        while True:  # once for a good table, and once more for each rule that an event breaks
+            try:
+                usable = _without_numbers(raw, counts, broken) if broken else raw
+                return _select(usable, len(self._layout.ids), source, self._workload, counts), broken
+            except BadNumber as error:
+                rows = np.unique(rows_of_particles(np.flatnonzero(error.bad), counts))
+                field = self._workload.column(source.into).fields[error.column]
+                found = f"{field} {error.found}"
+                broken = (*broken, BrokenRule(self._layout.particles, error.expected, rows, found, field))
 
     def _buffer(self, tables: Tables, num: int) -> Array:
         table = tables.particles
@@ -203,37 +213,42 @@ class _Events:
     columns: dict[str, Array]
     """The workload's event columns."""
     ids: dict[str, Array]
-    """File column -> (R,)."""
+    """File column -> (R,); an id that is no whole number is any."""
+    broken: tuple[BrokenRule, ...]
+    """Rows whose ids are no whole numbers."""
     first_row: int
     """Index of the first row in the file."""
 
     @classmethod
-    def of(cls, raw: Array, workload: EventSchema, layout: FlatTables, where: str, first_row: int) -> _Events:
-        """Stored rows of the events' table, split into columns and ids. Raises BadRowsError if an id is no integer."""
+    def of(cls, raw: Array, workload: EventSchema, layout: FlatTables, first_row: int) -> _Events:
+        """Stored rows of the events' table, split into columns and ids."""
         source = workload.source_column(layout.event_list)
         columns = {source.into: _select(raw, len(layout.ids), source, workload)}
-        ids = {}
+        ids: dict[str, Array] = {}
+        broken: list[BrokenRule] = []
         for place, name in enumerate(layout.ids):
             target = workload.column(workload.source_column(name).into)
             stored = raw[:, place].copy()
             with np.errstate(invalid="ignore"):  # a non-integer is changed by the cast, and so detected
                 ids[name] = stored.astype(target.dtype)
-            if not np.array_equal(ids[name].astype(raw.dtype), stored):
-                row = int(np.argmax(ids[name].astype(raw.dtype) != stored))
-                raise BadRowsError(
-                    f"{where}, dataset {layout.events!r}, row {first_row + row}: {name} is {stored[row]}; "
-                    "expected a whole number"
-                )
+            is_wrong = ids[name].astype(raw.dtype) != stored
+            is_wrong[[row for one in broken for row in one.rows]] = False
+            wrong = np.flatnonzero(is_wrong)
+            if len(wrong):
+                found = f"{name} is {stored[wrong[0]]}"
+                broken.append(BrokenRule(layout.events, "a whole number", wrong, found, name))
             filled = columns.setdefault(target.name, np.empty((len(raw), len(target.fields)), target.dtype))
             filled[:, workload.source_column(name).field] = ids[name]
-        return cls(raw, columns, ids, first_row)
+        return cls(raw, columns, ids, tuple(broken), first_row)
 
     def rows(self, first: int, end: int) -> _Events:
         """Rows ``first`` to ``end``."""
+        here = [replace(one, rows=one.rows[(one.rows >= first) & (one.rows < end)] - first) for one in self.broken]
         return _Events(
             self.raw[first:end],
             {name: column[first:end] for name, column in self.columns.items()},
             {name: column[first:end] for name, column in self.ids.items()},
+            tuple(one for one in here if len(one.rows)),
             self.first_row + first,
         )
 
@@ -257,14 +272,25 @@ def _select(
             try:
                 out[:, i] = counted_from_first(raw[:, place], counts, rule, column.dtype)
             except BadNumber as error:
-                raise BadNumber(error.index, str(error), i) from None
+                raise error.at_field(i, len(places)) from None
     return out
+
+
+def _without_numbers(raw: Array, counts: Int64, broken: Sequence[BrokenRule]) -> Array:
+    """Copy with zeros in the particles of the events of ``broken``."""
+    aside = np.zeros(len(counts), np.bool_)
+    for one in broken:
+        aside[one.rows] = True
+    usable = raw.copy()
+    usable[np.repeat(aside, counts)] = 0
+    return usable
 
 
 def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where: str) -> Int64:
     """Fillers: particles of zeros only, each the only one of its event. (F,).
 
-    Every other particle must have its event's ids: raises BadRowsError that names the first that differs.
+    Every other particle must have its event's ids: raises BadRowsError that names the first that differs. Which event
+    it belongs to is unknown then, and with it whether others are whole.
     """
     num_ids = len(events.ids)
     if num_ids * raw.itemsize == 8 and raw.dtype == events.raw.dtype:  # both ids as one item
@@ -285,6 +311,8 @@ def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where
     expected = np.repeat(events.raw[:, :num_ids], counts, axis=0)
     wrong = (raw[:, :num_ids] != expected).any(axis=1)  # unlike their bytes, 0 and -0 are equal
     wrong[firsts[fillers]] = False
+    for one in events.broken:
+        wrong &= np.repeat(~np.isin(np.arange(len(counts)), one.rows), counts)
     if wrong.any():
         particle = int(np.argmax(wrong))
         row = events.first_row + int(np.searchsorted(offsets, particle, side="right")) - 1

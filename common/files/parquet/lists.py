@@ -14,29 +14,45 @@ import pyarrow as pa
 from common.unit_arrays import Array
 
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 
 class BadList(Exception):
-    """Error for a list that can't be used: its index and its problem."""
+    """Error for lists that can't be used: which ones, the problem of the first, and what was expected of all."""
 
-    def __init__(self, index: int, problem: str) -> None:
-        super().__init__(problem)
-        self.index = index
+    def __init__(self, bad: Bool, found: str, expected: str) -> None:
+        super().__init__(f"{found}; expected {expected}")
+        self.bad = bad
+        """(N,) with at least one."""
+        self.found = found
+        self.expected = expected
+
+    @property
+    def index(self) -> int:
+        """First of the lists."""
+        return int(np.argmax(self.bad))
 
 
 class BadNumber(BadList):
-    """Error for a number that can't be used: index of its list, its position among the wanted numbers, its problem."""
+    """Error for numbers that can't be used: their lists, and the position among the wanted numbers of the first."""
 
-    def __init__(self, index: int, problem: str, column: int = 0) -> None:
-        super().__init__(index, problem)
-        self.column = column
+    def __init__(self, bad: Bool, found: str, expected: str) -> None:
+        """``bad``: (N,) or (N, F)."""
+        super().__init__(bad if bad.ndim == 1 else np.asarray(bad.any(axis=1)), found, expected)
+        self.column = 0 if bad.ndim == 1 else int(np.argmax(bad)) % bad.shape[1]
+
+    def at_field(self, place: int, fields: int) -> BadNumber:
+        """Same error of lists of so many ``fields``, with the numbers at ``place``."""
+        bad = np.zeros((len(self.bad), fields), np.bool_)
+        bad[:, place] = self.bad
+        return BadNumber(bad, self.found, self.expected)
 
 
-def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+def null_mask(array: pa.Array) -> Bool | None:
     """True where a value is null; None if no value is. (N,)."""
     if not array.null_count:
         return None
-    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    mask: Bool = array.is_null().to_numpy(zero_copy_only=False)
     return mask
 
 
@@ -77,20 +93,21 @@ def stored_matrix(lists: pa.Array, width: int, columns: slice | list[int]) -> Ar
         expected = _multiples(len(offsets), width, offsets.dtype.str)
         if not np.array_equal(offsets - offsets[0] if offsets[0] else offsets, expected):
             lengths = np.diff(offsets)
-            wrong = int(np.argmax(lengths != width))
-            raise BadList(wrong, f"a list has {lengths[wrong]} numbers; expected {width}")
+            wrong = lengths != width
+            raise BadList(wrong, f"a list has {lengths[np.argmax(wrong)]} numbers", f"{width}")
     elif lists.type.list_size != width:
-        raise BadList(0, f"a list has {lists.type.list_size} numbers; expected {width}")
+        raise BadList(np.ones(len(lists), np.bool_), f"a list has {lists.type.list_size} numbers", f"{width}")
     values = flattened(lists)
     null = null_mask(values)
     if null is not None:
-        raise BadList(int(np.argmax(null)) // width, "a number is null; expected none")
+        raise BadList(np.asarray(null.reshape(-1, width).any(axis=1)), "a number is null", "none")
     stored: Array = values.to_numpy(zero_copy_only=False).reshape(-1, width)[:, columns]
     return stored
 
 
 def converted(values: Array, dtype: str) -> Array:
-    """Numbers as ``dtype``: integers exactly, floats rounded. (N,) or (N, F). Raises BadNumber for too large ones."""
+    """Numbers as ``dtype``: integers exactly, floats rounded. (N,) or (N, F). Raises BadNumber for too large ones, and
+    for floats that are no whole numbers if ``dtype`` is one of integers."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values
@@ -101,22 +118,21 @@ def converted(values: Array, dtype: str) -> Array:
         except FloatingPointError:
             with np.errstate(over="ignore"):
                 bad = np.isinf(values.astype(target)) & ~np.isinf(values)
-            index, column = _first(bad)
-            problem = f"is inf as {target} ({values[bad][0]:g} in the file); expected a finite number"
-            raise BadNumber(index, problem, column) from None
+            found = f"is inf as {target} ({values[bad][0]:g} in the file)"
+            raise BadNumber(bad, found, "a finite number") from None
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):  # a number that is none is changed by the cast, and so detected
+            whole = values.astype(target)
+        bad = np.asarray(whole.astype(values.dtype) != values)
+        if bad.any():
+            raise BadNumber(bad, f"is {values[bad][0]:g}", "a whole number")
+        return whole
     if not np.can_cast(values.dtype, target) and values.size:
         limits = np.iinfo(target)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             bad = np.asarray((values < limits.min) | (values > limits.max))  # type: ignore[operator]
-            index, column = _first(bad)
-            raise BadNumber(index, f"is {values[bad][0]}; expected {limits.min} to {limits.max} ({target})", column)
+            raise BadNumber(bad, f"is {values[bad][0]}", f"{limits.min} to {limits.max} ({target})")
     return values.astype(target)
-
-
-def _first(bad: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Row and column of the first True. (N,) or (N, F)."""
-    width = 1 if bad.ndim == 1 else bad.shape[1]
-    return divmod(int(np.argmax(bad)), width)
 
 
 @lru_cache(maxsize=8)

@@ -17,9 +17,9 @@ import pyarrow as pa
 from common.errors import BadInputError
 from common.files.parquet.footer import DamagedFooter, footer_digest
 from common.files.parquet.lists import BadList, matrix, null_mask
-from common.files.rows import BadRowsError
 from common.messages import Part
 from common.schema import EventSchema, SourceColumn
+from common.unit_arrays import Array
 
 _ID_BITS = 63
 """Bits of a made id: it fits signed and unsigned columns."""
@@ -47,11 +47,11 @@ class MissingIds:
         except DamagedFooter as error:
             raise BadInputError(f"damaged: {error}") from None
 
-    def added_to(self, batch: pa.RecordBatch, rows: Int64, where: str) -> pa.RecordBatch:
-        """Record batch with a column for each id. ``rows``: numbers of its rows in the file. Raises BadRowsError."""
+    def added_to(self, batch: pa.RecordBatch, rows: Int64) -> pa.RecordBatch:
+        """Record batch with a column for each id. ``rows``: numbers of its rows in the file."""
         for source in self.sources:
             held = self.workload.place_in_list(source)
-            ids = self._made(source, rows) if held is None else self._held(batch, source, *held, rows, where)
+            ids = self._made(source, rows) if held is None else self._held(batch, source, *held)
             batch = batch.append_column(source.path[0], pa.array(ids))
         return batch
 
@@ -65,10 +65,11 @@ class MissingIds:
         made: npt.NDArray[np.integer] = ids.astype(column.dtype)
         return made
 
-    def _held(
-        self, batch: pa.RecordBatch, source: SourceColumn, holder: SourceColumn, place: int, rows: Int64, where: str
-    ) -> npt.NDArray[np.integer]:
-        """Numbers at ``place`` of the lists; 0 where a list is null, or wrong, which to_rows() reports. (R,)."""
+    def _held(self, batch: pa.RecordBatch, source: SourceColumn, holder: SourceColumn, place: int) -> Array:
+        """Numbers at ``place`` of the lists; 0 where a list is null, or wrong, which to_rows() reports. (R,).
+
+        Floats, as stored, if one of them is no whole number: to_rows() reports this, too.
+        """
         lists = batch.column(holder.path[0])
         null = null_mask(lists)
         ids = np.zeros(batch.num_rows, self.workload.column(source.into).dtype)
@@ -78,14 +79,8 @@ class MissingIds:
             return ids
         with np.errstate(invalid="ignore"):  # a number that is no id is changed by the cast, and so detected
             found = stored.astype(ids.dtype)
-        wrong = found.astype(np.float64) != stored
-        if wrong.any():
-            index = int(np.argmax(wrong))
-            row = int((rows if null is None else rows[~null])[index])
-            raise BadRowsError(
-                f"{where}, column {holder.name!r}, row {row} of the file: {source.name} is {stored[index]:g}; expected "
-                "a whole number"
-            )
+        if not np.array_equal(found.astype(np.float64), stored):
+            ids, found = ids.astype(np.float64), stored
         ids[slice(None) if null is None else ~null] = found
         return ids
 

@@ -10,7 +10,7 @@ import ctypes
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from common.files.checks import checked
 from common.files.gather import offsets_of
 from common.files.native import address
 from common.files.parquet.footer import ColumnChunk, ParquetFooter, RowGroupMetadata
-from common.files.rows import BadRowsError, RaggedRows
+from common.files.rows import RaggedRows
 from common.schema import Column, EventSchema, SourceColumn
 from common.unit_arrays import Array
 
@@ -183,7 +183,7 @@ class PlainRows:
         self._particle += particles
 
     def all(self, large_above: int) -> RaggedRows:
-        """All rows, checked. Raises UnusualError if one breaks a rule: Arrow's reader says which."""
+        """All rows, checked. Raises UnusualError if some are missing."""
         counts = self._counts
         if self._row != len(counts):
             raise UnusualError
@@ -198,10 +198,8 @@ class PlainRows:
             large=large,
             large_events=self._table(large) if len(large) else None,
         )
-        try:
-            return checked(rows, self._workload, "", 0)
-        except BadRowsError:
-            raise UnusualError from None
+        rows = checked(rows, self._workload)
+        return replace(rows, invalid_events=self._table(rows.invalid_rows)) if rows.invalid else rows
 
     def _add_column(
         self, file: PlainFile, row_group: int, leaf: _Leaf, rows: int, first: int, counts: Int64 | None
@@ -272,19 +270,19 @@ class PlainRows:
             raise UnusualError
         return page, num_values, at + compressed
 
-    def _table(self, large: Int64) -> pa.Table:
+    def _table(self, chosen: Int64) -> pa.Table:
         """Rows as stored in the file: the columns that the workload reads."""
         assert self._schema is not None
         sources = {source.path[0]: source for source in self._workload.source_columns}
         offsets = offsets_of(self._counts)
-        particles = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in large])
-        of_rows = pa.array(offsets_of(self._counts[large]), pa.int32())
+        particles = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in chosen])
+        of_rows = pa.array(offsets_of(self._counts[chosen]), pa.int32())
         columns = []
         for field in self._schema:
             source = sources[field.name]
             array = self._arrays[source.into]
             if self._workload.per(source) == "event":
-                columns.append(_values(array[large], source, field.type))
+                columns.append(_values(array[chosen], source, field.type))
             else:
                 values = _values(array[particles], source, field.type.value_type)
                 columns.append(pa.ListArray.from_arrays(of_rows, values, type=field.type))

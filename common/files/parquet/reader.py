@@ -54,13 +54,9 @@ class ParquetReader:
             return [plain]
         rows = _Rows(self._workload, parts, large_above)
         for _, of_file in itertools.groupby(parts, lambda part: part.path):
-            try:
-                for batch in self._batches(list(of_file), beat):
-                    beat()
-                    rows.add(batch)
-            except BadRowsError:
-                rows.convert_complete()
-                raise
+            for batch in self._batches(list(of_file), beat):
+                beat()
+                rows.add(batch)
         return rows.all()
 
     def close(self) -> None:
@@ -107,7 +103,7 @@ class ParquetReader:
             for batch in batches:
                 num_rows += batch.num_rows
                 if opened.ids is not None:
-                    batch = opened.ids.added_to(batch, rows_in_file(parts, num_rows - batch.num_rows, num_rows), where)
+                    batch = opened.ids.added_to(batch, rows_in_file(parts, num_rows - batch.num_rows, num_rows))
                 yield batch
         except (pa.ArrowException, BadInputError, *LIBRARY_ERRORS) as error:
             self._close(path)
@@ -165,8 +161,6 @@ class _Rows:
     def __init__(self, workload: EventSchema, parts: Sequence[Part], large_above: int) -> None:
         self._workload = workload
         self._large_above = large_above
-        self._where = _name(parts[0])
-        self._next_row = parts[0].first_row
         self._room = Room(sum(part.particles for part in parts))
         self._pieces: list[RaggedRows] = []
         self._waiting: list[list[pa.RecordBatch]] = []
@@ -176,7 +170,7 @@ class _Rows:
         self._waiting_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the next batch. Raises BadRowsError, which may concern an earlier one."""
+        """Add the next batch."""
         num_bytes = batch.nbytes
         last = self._waiting[-1] if self._waiting else []
         if last and self._joined_bytes + num_bytes <= _SMALL_BYTES and batch.schema == last[0].schema:
@@ -190,23 +184,16 @@ class _Rows:
         self._waiting_bytes += num_bytes
 
     def all(self) -> list[RaggedRows]:
-        """All rows. Raises BadRowsError."""
+        """All rows."""
         self._convert()
         return self._pieces
-
-    def convert_complete(self) -> None:
-        """Convert what no later batch will be joined with. Raises BadRowsError: the first problem counts."""
-        del self._waiting[-1:]
-        self._convert()
 
     def _convert(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for batches in waiting:
             joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
             for batch in joined:
-                rows = to_rows(batch, self._workload, self._where, self._next_row, self._large_above, self._room)
-                self._pieces.append(rows)
-                self._next_row += batch.num_rows
+                self._pieces.append(to_rows(batch, self._workload, self._large_above, self._room))
 
 
 def _name(part: Part) -> str:

@@ -22,7 +22,8 @@ from common.files.parquet.columns import inside, read_names
 from common.files.rows import BadRowsError, RaggedRows
 from common.files.whole_file import plan_file
 from common.input_errors import raise_if_machine
-from common.messages import Part
+from common.invalid_events import lines_of_rules, sum_of_rules
+from common.messages import InvalidEvents, Part
 from common.outside_values import OutsideValues
 from common.schema import Column, EventSchema
 from common.unit_arrays import Array
@@ -154,7 +155,9 @@ def _read_all(
     with_fillers = tuple(replace(rule, drop_unless_positive=False) for rule in workload.rules)
     reader = ContentReader(replace(workload, rules=with_fillers))
     done = num_problems = 0
+    invalid: list[InvalidEvents] = []
     for part in parts:
+        row = part.file_row + part.first_row
         try:
             pieces = reader.read([part])
         except BadRowsError as error:
@@ -169,7 +172,11 @@ def _read_all(
             found.particles += int(rows.counts.sum())
             found.dropped += rows.particles_dropped
             null = np.zeros(len(rows.counts), np.bool_) if rows.is_null is None else rows.is_null
-            found.null_events += int(null.sum())
+            for one in rows.invalid:
+                example = f"row {row + int(one.rows[0])} of the file: {one.found}"
+                invalid.append(InvalidEvents(one.rule, len(one.rows), (example,)))
+            row += len(rows.counts)
+            found.null_events += int(null.sum()) - len(rows.invalid_rows)
             found.empty += int(((rows.counts == 0) & ~null).sum())
             missing = num_events - len(found.first_events)
             if missing > 0:
@@ -179,6 +186,7 @@ def _read_all(
     reader.close()
     if num_problems > _PROBLEMS:
         found.problems.append(f"… and {num_problems - _PROBLEMS} more parts")
+    found.problems += [f"invalid: {line}" for line in lines_of_rules(sum_of_rules(invalid))]
     found.problems += outside.problems()
     return spreads
 

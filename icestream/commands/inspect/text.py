@@ -42,7 +42,7 @@ def _lines(found: Description) -> list[str]:
     nulls = {name: number for name, number in found.nulls.items() if number}
     if nulls:
         what = ", ".join(f"{number:,} of {name}" for name, number in nulls.items())
-        text.append(f'  nulls: {what}; a run quarantines their row groups, unless source.nulls = "empty"')
+        text.append(f'  nulls: {what}; a run sets these events aside as invalid, unless source.nulls = "empty"')
     ranges = ([found.multiplicity] if found.multiplicity else []) + found.ranges
     if ranges:
         width = max(len(one.name) for one in ranges)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
+from common.invalid_events import BrokenRules, rules_since, sum_of_rules
 from common.messages import Cursor, DeliveredUnit, Quarantined, Source
 from common.ragged import SlotMismatch
 from common.status import Counters
@@ -25,6 +26,8 @@ class Growth(BaseModel):
     quarantined: tuple[Quarantined, ...] = ()
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
+    broken_rules: BrokenRules = ()
+    """Rules to add."""
     source: Source = Source()
 
 
@@ -45,12 +48,14 @@ class StreamPosition(BaseModel):
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
     """One line for each unit whose events changed after its training had begun."""
+    broken_rules: BrokenRules = ()
+    """Invalid events of all epochs by the rule that they break."""
     source: Source = Source()
     """Source of the data so far: that of the newest unit."""
 
     def begin_plan(self) -> StreamPosition:
         """Position before the first unit of another plan: the training so far still counts."""
-        return StreamPosition(counters=self.counters)
+        return StreamPosition(counters=self.counters, broken_rules=self.broken_rules)
 
     @property
     def shards(self) -> tuple[StreamPosition, ...]:
@@ -88,6 +93,7 @@ class StreamPosition(BaseModel):
             quarantined=self.quarantined[len(before.quarantined) :],
             skipped_units=self.skipped_units[len(before.skipped_units) :],
             changed_units=self.changed_units[len(before.changed_units) :],
+            broken_rules=rules_since(self.broken_rules, before.broken_rules),
             source=self.source,
         )
 
@@ -103,6 +109,7 @@ class StreamPosition(BaseModel):
             quarantined=(*self.quarantined, *growth.quarantined),
             skipped_units=(*self.skipped_units, *growth.skipped_units),
             changed_units=(*self.changed_units, *growth.changed_units),
+            broken_rules=sum_of_rules((*self.broken_rules, *growth.broken_rules)),
             source=growth.source,
         )
 
@@ -146,6 +153,8 @@ class StreamPosition(BaseModel):
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         changed = self.is_changed(unit)
         outliers, empty, held_out, quarantined = self._fates(unit)
+        is_whole = unit.slot >= 0 and not changed
+        invalid = tally.invalid if is_whole else 0
         cursor = Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0)
         return before.model_copy(
             update={
@@ -156,7 +165,8 @@ class StreamPosition(BaseModel):
                 "source": unit.source,
                 "counters": counters.model_copy(
                     update={
-                        "events_read": counters.events_read + outliers + empty + held_out + quarantined,
+                        "events_read": counters.events_read + outliers + empty + held_out + quarantined + invalid,
+                        "events_invalid": counters.events_invalid + invalid,
                         "events_outlier": counters.events_outlier + outliers,
                         "events_empty": counters.events_empty + empty,
                         "events_held_out": counters.events_held_out + held_out,
@@ -166,6 +176,7 @@ class StreamPosition(BaseModel):
                     }
                 ),
                 "quarantined": before._journal(tally.bad),
+                "broken_rules": sum_of_rules((*self.broken_rules, *(tally.broken_rules if is_whole else ()))),
                 "skipped_units": (*self.skipped_units, unit.k) if unit.slot < 0 else self.skipped_units,
                 "changed_units": (*self.changed_units, self._change(unit)) if changed else self.changed_units,
             }

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ModelWrapValidatorHandler, model_serializer, model_validator
 
+from common.invalid_events import sum_of_rules
 from common.messages import Cursor
 from common.status import Counters
 from services.trainer.stream.position import StreamPosition
@@ -39,6 +40,7 @@ class ShardedPosition(StreamPosition):
             changed_units=tuple(
                 f"shard {number}: {line}" for number, shard in enumerate(shards) for line in shard.changed_units
             ),
+            broken_rules=sum_of_rules(one for shard in shards for one in shard.broken_rules),
             source=max(((shard.epoch, shard.source) for shard in shards), key=lambda one: (one[0], one[1].ranges))[1],
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from common.invalid_events import lines_of_rules
 from common.measurements import values
 from common.metrics import LastHour, Rate, Shares, seconds_each
 from common.status import Counters, Hop, TrainerStatus
@@ -214,6 +215,7 @@ class Telemetry:
                 "checkpoint_step": self._checkpoint_step,
                 "quarantined": list(set_aside[-_QUARANTINED_TOLD:]),
                 "num_quarantined": len(set_aside),
+                "invalid": lines_of_rules(state.position.broken_rules),
             }
         )
         write_status(self._run_dir, self._name, self._newest)

@@ -35,6 +35,13 @@ def decoded(path: Path, workload: EventSchema, stream: StreamConfig) -> list[tup
     return [(one.tally, one.arrays) for one in decoded_files.decoded(units, workload, stream, path.parent)]
 
 
+def told_of(tally: Tally) -> tuple[str, str]:
+    """The only rule that an event breaks, and its example behind the name of the file."""
+    [broken] = tally.broken_rules
+    assert (tally.invalid, tally.bad, broken.events) == (1, (), 1)
+    return broken.rule, broken.examples[0].partition(".parquet: ")[2]
+
+
 def events_in(units: Sequence[tuple[Tally, UnitArrays]]) -> dict[int, dict[str, list[list[Any]]]]:
     """Row in the file -> column -> rows of numbers."""
     found: dict[int, dict[str, list[list[Any]]]] = {}
@@ -127,7 +134,7 @@ def forms_of(per: Per) -> list[str]:
         ("|u1", "<i2", -1, "-1; expected 0 to 255"),
         ("<u8", "<i8", -1, "-1; expected 0 to 18446744073709551615"),
         ("<i8", "<u8", 2**63, "9223372036854775808; expected -9223372036854775808 to 9223372036854775807"),
-        ("<f4", "<f8", 1e39, r"inf as float32 \(1e\+39 in the file\); expected a finite number"),
+        ("<f4", "<f8", 1e39, "inf as float32 (1e+39 in the file); expected a finite number"),
     ],
 )
 def test_a_number_that_the_column_cannot_hold_is_named_with_its_place(
@@ -138,12 +145,12 @@ def test_a_number_that_the_column_cannot_hold_is_named_with_its_place(
     path = write(tmp_path / "f.parquet", made, rows_per_group=2)
     [(tally, arrays)] = decoded(path, made.workload, STREAM)
     name = made.forms[0].sources[-1].name
-    [bad] = tally.bad
-    assert bad.row_group == 1
-    pattern = rf"f\.parquet: row group 1, column '{name}', row 1: y is {told}"
-    with pytest.raises(AssertionError, match=pattern):
-        raise AssertionError(bad.reason)
-    assert sorted(events_in([(tally, arrays)])) == [0, 1, 4]
+    found, expected = told.split("; ")
+    [broken] = tally.broken_rules
+    assert broken.rule.startswith(f"column {name!r}: {expected}")
+    assert broken.examples[0].endswith(f"f.parquet: row group 1, row 3 of the file: y is {found}")
+    assert (tally.invalid, tally.bad) == (1, ())
+    assert sorted(events_in([(tally, arrays)])) == [0, 1, 2, 4]
 
 
 @pytest.mark.parametrize("per", ["event", "particle"])
@@ -228,9 +235,11 @@ def test_columns_of_one_event_have_the_same_length(tmp_path: Path) -> None:
     )
     pq.write_table(table, tmp_path / "f.parquet", row_group_size=2)
     [(tally, arrays)] = decoded(tmp_path / "f.parquet", made.workload, STREAM)
-    [bad] = tally.bad
-    assert bad.reason.endswith("f.parquet: row group 1, column 'time_time', row 0: 2 particles; another column has 3")
-    assert sorted(events_in([(tally, arrays)])) == [0, 1, 4]
+    assert told_of(tally) == (
+        "column 'time_time': expected the same number in all",
+        "row group 1, row 2 of the file: 2 particles; another column has 3",
+    )
+    assert sorted(events_in([(tally, arrays)])) == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize("form", ["flat", "shared struct"])
@@ -255,20 +264,24 @@ def test_rules_hold_for_numbers_of_every_type(
     made.stored["charge"] = made.stored["charge"] % 10
     workload = replace(made.workload, rules=(rule,))
     path = write(tmp_path / "good.parquet", made, rows_per_group=2)
-    assert not decoded(path, workload, STREAM)[0][0].bad
+    assert not decoded(path, workload, STREAM)[0][0].invalid
     made.stored[rule.column][3] = value
     path = write(tmp_path / "f.parquet", made, rows_per_group=2)
-    [bad] = decoded(path, workload, STREAM)[0][0].bad
-    assert bad.reason.endswith(f"f.parquet: row group 1, column {rule.column!r}, row 0: {told}")
+    found, expected = told.split("; ")
+    row = 2 if workload.column(rule.column).per == "event" else int(np.searchsorted(np.cumsum(made.counts), 3, "right"))
+    assert told_of(decoded(path, workload, STREAM)[0][0]) == (
+        f"column {rule.column!r}, {rule.column}: {expected}",
+        f"row group {row // 2}, row {row} of the file: {found}",
+    )
 
 
 def test_a_float_without_a_rule_must_be_finite(tmp_path: Path) -> None:
     made = pulses()
     made.stored["charge"][3] = np.nan
     path = write(tmp_path / "f.parquet", made, rows_per_group=2)
-    [bad] = decoded(path, replace(made.workload, rules=()), STREAM)[0][0].bad
-    assert bad.reason.endswith(
-        "f.parquet: row group 1, column 'charge', row 0: charge is nan; expected a finite number"
+    assert told_of(decoded(path, replace(made.workload, rules=()), STREAM)[0][0]) == (
+        "column 'charge', charge: expected a finite number",
+        "row group 1, row 2 of the file: charge is nan",
     )
 
 
@@ -283,20 +296,25 @@ def test_a_rule_is_not_about_events_that_are_null(tmp_path: Path) -> None:
     assert (tally.bad, tally.empty, sorted(events_in([(tally, arrays)]))) == ((), 1, [0, 2])
     made.stored["tested"][2] = 10
     path = write(tmp_path / "g.parquet", made, rows_per_group=3)
-    [bad] = decoded(path, workload, STREAM)[0][0].bad
-    assert bad.reason.endswith("column 'tested', row 2: x is 10; expected a number of at least 5 and of at most 9")
+    [(tally, arrays)] = decoded(path, workload, STREAM)
+    assert told_of(tally) == (
+        "column 'tested', x: expected a number of at least 5 and of at most 9",
+        "row group 0, row 2 of the file: x is 10",
+    )
+    assert (tally.empty, tally.invalid, sorted(events_in([(tally, arrays)]))) == (1, 1, [0])
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nulls_quarantine_their_row_group_unless_they_are_allowed(tmp_path: Path, form: str) -> None:
+def test_events_with_nulls_are_invalid_unless_they_are_allowed(tmp_path: Path, form: str) -> None:
     made = make(one_column("<i2", "particle", form), [2, 2, 2, 2], 4, nulls=True)
     for nulls in (made.null_events, made.null_lists, made.null_particles):
         nulls[:] = False
     made.null_particles[5] = True
     path = write(tmp_path / "f.parquet", made, rows_per_group=2)
     [(tally, _)] = decoded(path, replace(made.workload, source=SourceConfig()), STREAM)
-    [bad] = tally.bad
-    assert bad.reason.endswith('row 0: a particle is null; source.nulls = "empty" would count it as empty')
+    rule, example = told_of(tally)
+    assert rule.endswith('expected none (source.nulls = "empty" would count it as empty)')
+    assert example == "row group 1, row 2 of the file: a particle is null"
     [(tally, _)] = decoded(path, made.workload, STREAM)
     assert (tally.bad, tally.particles_dropped) == ((), 1)
 

@@ -23,7 +23,7 @@ from common.files.hdf5 import reader as hdf5
 from common.files.hdf5 import stored
 from common.files.hdf5.reader import Hdf5Reader
 from common.files.hdf5.stored import StoredRows
-from common.files.rows import BadRowsError, RaggedRows
+from common.files.rows import BadRowsError, RaggedRows, first_invalid
 from common.input_errors import MachineError
 from common.messages import Part
 from workloads.muons.columns import MUONS
@@ -164,39 +164,63 @@ def change(tables: dict[str, np.ndarray], name: str, place: tuple[int, ...] | in
 
 
 @pytest.mark.parametrize(
+    ("name", "place", "value", "row", "told"),
+    [
+        ("primaries", (9, 2), NAN, 9, "'primary', row 9: energy_gev is nan; expected a finite number"),
+        ("primaries", (9, 2), 1e39, 9, "'primary', row 9: energy_gev is inf; expected a finite number"),
+        ("primaries", (9, 3), -1, 9, "'primary', row 9: zenith_rad is -1; expected"),
+        ("primaries", (9, 0), 9.5, 9, "'primaries', row 9: primary_major_id is 9.5; expected a whole number"),
+        ("primaries", (9, 0), NAN, 9, "'primaries', row 9: primary_major_id is nan; expected a whole number"),
+        ("primaries", (9, 1), -2, 9, "'primaries', row 9: primary_minor_id is -2.0; expected a whole number"),
+        ("primaries", (0, 0), 77, None, ""),  # an event with a filler only: nothing says which event it is of
+        ("muons", (11, 3), NAN, 8, "'muons', row 8: x_m is nan"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 4])
+def test_one_bad_event_is_invalid_and_all_others_are_read(
+    tmp_path: Path,
+    reader: Hdf5Reader,
+    name: str,
+    place: tuple[int, ...] | int,
+    value: float,
+    row: int | None,
+    told: str,
+    first: int,
+) -> None:
+    tables = tables_of(GOOD)
+    change(tables, name, place, value)
+    path = write_tables(tmp_path / "f.h5", tables)
+    [rows] = reader.read([part_of(path, GOOD, first)])
+    if row is None:
+        assert not rows.invalid
+        return
+    assert rows.invalid_rows.tolist() == [row - first]
+    text = first_invalid(rows, str(path), first).replace(" of the file", "")
+    assert text.startswith(f"{path}: column {told}")
+    empty = replace(make_event(0, 0), major=0, minor=0, primary=(0.0,) * 4)
+    assert_events([rows], [*GOOD[first:row], empty, *GOOD[row + 1 :]])
+    assert rows.invalid_events is not None
+    assert len(rows.invalid_events) == 1
+    assert len(rows.invalid_events["muons"][0]) == max(len(GOOD[row].muons), 1)
+
+
+@pytest.mark.parametrize(
     ("name", "place", "value", "told"),
     [
-        ("primaries", (9, 2), NAN, ", column 'primary', row 9: energy_gev is nan; expected a finite number"),
-        ("primaries", (9, 2), 1e39, ", column 'primary', row 9: energy_gev is inf; expected a finite number"),
-        ("primaries", (9, 3), -1, ", column 'primary', row 9: zenith_rad is -1; expected"),
-        ("primaries", (9, 0), 9.5, ", dataset 'primaries', row 9: primary_major_id is 9.5; expected a whole number"),
-        ("primaries", (9, 0), NAN, ", dataset 'primaries', row 9: primary_major_id is nan; expected a whole number"),
-        ("primaries", (9, 1), -2, ", dataset 'primaries', row 9: primary_minor_id is -2.0; expected a whole number"),
         ("primaries", (8, 1), 3, ", dataset 'muons': a particle of row 8 has ids 8 1, its event has 8 3 ("),
-        ("primaries", (0, 0), 77, None),  # an event with a filler only: nothing says which event it is of
         ("muons", (11, 0), 7, ", dataset 'muons': a particle of row 8 has ids 7 1, its event has 8 1"),
-        ("muons", (11, 3), NAN, ", column 'muons', row 8: x_m is nan"),
         ("counts", 8, -2, ": dataset 'counts', row 8: -2 particles; expected 0 or more"),
         ("counts", 8, 1, ", dataset 'muons': a particle of row 9 has ids 8 1, its event has 9 2"),
         ("counts", 11, 30, ": dataset 'counts' asks for 44 rows of 'muons', which has 16"),
     ],
 )
 @pytest.mark.parametrize("first", [0, 4])
-def test_bad_values_are_named_with_file_rows_dataset_and_row(
-    tmp_path: Path,
-    reader: Hdf5Reader,
-    name: str,
-    place: tuple[int, ...] | int,
-    value: float,
-    told: str | None,
-    first: int,
+def test_muons_of_an_unknown_event_are_an_error_of_all_rows(
+    tmp_path: Path, reader: Hdf5Reader, name: str, place: tuple[int, ...] | int, value: float, told: str, first: int
 ) -> None:
     tables = tables_of(GOOD)
     change(tables, name, place, value)
     path = write_tables(tmp_path / "f.h5", tables)
-    if told is None:
-        assert len(reader.read([part_of(path, GOOD, first)])) == 1
-        return
     with pytest.raises(BadRowsError) as error:
         reader.read([part_of(path, GOOD, first)])
     assert str(error.value).startswith(f"{path}: rows {first} to 11{told}")

@@ -13,6 +13,7 @@ import pytest
 from hdf5_files import tables_of, write_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invalid_rows import content_of, invalid_of
 from muon_files import make_events
 from native_layers import compiled, files_in_cpp
 
@@ -57,8 +58,9 @@ def rows_of(path: Path, part: Part, large_above: int, *, in_cpp: bool) -> Any:
         [count for piece in pieces for count in piece.counts.tolist()],
         {name: (array.tobytes(), array.dtype.str) for name, array in arrays.items()},
         large,
-        pa.concat_tables(tables).combine_chunks() if tables else None,
+        content_of(pa.concat_tables(tables).combine_chunks() if tables else None),
         sum(piece.particles_dropped for piece in pieces),
+        invalid_of(pieces),
     ), any(answers)
 
 

@@ -235,8 +235,9 @@ def test_nulls_are_empty_where_the_configuration_says_so(
 def test_nulls_are_a_named_error_by_default(tmp_path: Path) -> None:
     ((_, layout, tally, _),) = decoded(write(tmp_path / "f.parquet", with_nulls(), PLAIN), tmp_path, STREAM)
     assert (layout.events, tally.quarantined) == (0, 4)
-    assert "column 'primary', row 0: the value is null" in tally.bad[0].reason
-    assert "source.nulls" in tally.bad[0].reason
+    assert "3 of its 4 events are invalid" in tally.bad[0].reason
+    assert "column 'primary': expected none (source.nulls = " in tally.bad[0].reason
+    assert "row 0 of the file: the value is null" in tally.bad[0].reason
 
 
 def test_files_of_different_layouts_make_one_unit(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_an_id_in_a_list_that_is_no_whole_number_is_named(tmp_path: Path) -> Non
     primaries[4][1] = 0.5
     bad = table.set_column(0, "primary", pa.array(primaries, pa.list_(pa.float32())))
     pq.write_table(bad, path, row_group_size=3)
-    with pytest.raises(BadRowsError, match=r"column 'primary', row 4 of the file: primary_minor_id is 0.5; expected a"):
+    with pytest.raises(BadRowsError, match=r"'primary_minor_id', row 4 of the file: minor is 0.5; expected a whole"):
         arrays(path, schema)
 
 

@@ -16,6 +16,7 @@ from common.files.parquet import reader as parquet
 from common.files.parquet.reader import ParquetReader
 from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
+from common.files.whole_file import rows_of
 from common.input_errors import MachineError
 from common.messages import Part
 from workloads.muons.columns import MUONS
@@ -167,14 +168,56 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 @pytest.mark.parametrize("first_row", [0, 4])
-def test_bad_rows_are_named_with_file_row_group_column_and_row(
+def test_one_bad_event_is_invalid_and_all_others_are_read(
     tmp_path: Path, reader: ParquetReader, fields: dict[str, object], column: str, told: str, first_row: int
 ) -> None:
     path = tmp_path / "f.parquet"
-    pq.write_table(make_table(broken(**fields), number=pa.float64()), path)
+    table = make_table(broken(**fields), number=pa.float64())
+    pq.write_table(table, path)
+    part = part_of(path, 12 - first_row, first_row=first_row)
+    [rows] = reader.read([part])
+    [one] = rows.invalid
+    assert (one.column, one.rows.tolist()) == (column, [BROKEN_ROW - first_row])
+    assert f"{one.found}; expected {one.expected}".startswith(told)
+    assert rows.is_null is not None
+    assert np.flatnonzero(rows.is_null).tolist() == rows.invalid_rows.tolist() == one.rows.tolist()
+    empty = replace(make_event(0, 0), major=0, minor=0, primary=(0.0,) * 4)
+    assert_rows(rows, [*GOOD[first_row:BROKEN_ROW], empty, *GOOD[BROKEN_ROW + 1 :]])
+    assert rows.invalid_events is not None
+    assert str(rows.invalid_events.to_pylist()) == str(table.slice(BROKEN_ROW, 1).to_pylist())  # NaN is not NaN
     with pytest.raises(BadRowsError) as error:
-        read(reader, part_of(path, 12 - first_row, first_row=first_row))
-    assert str(error.value).startswith(f"{path}: row group 0, column '{column}', row {BROKEN_ROW}: {told}")
+        list(rows_of([part], MUONS))
+    assert str(error.value).startswith(f"{path}: column '{column}', row {BROKEN_ROW} of the file: {told}")
+
+
+def test_events_that_break_several_rules_are_each_counted_once(tmp_path: Path, reader: ParquetReader) -> None:
+    bad = {
+        1: replace(GOOD[1], primary=(1.0, 0.5)),
+        2: replace(GOOD[2], primary=(-1.0, -1.0, NAN, 1.0), muons=((1.0,),)),
+        5: replace(GOOD[5], primary=(5.0, -0.5, 4.0, 1500.0), muons=((1.0, NAN, 0.0), (NAN, 1.0, 1.0))),
+        6: replace(GOOD[6], primary=(5.0, -0.5, NAN, 1500.0)),
+        8: replace(GOOD[8], muons=((NAN, 0.0, 0.0),)),
+        9: replace(GOOD[9], muons=((NAN, 0.0, 0.0), (1.0, 2.0, 3.0))),
+    }
+    path = write_events(tmp_path / "f.parquet", [bad.get(row, event) for row, event in enumerate(GOOD)])
+    [rows] = reader.read([part_of(path, 12)])
+    assert {(one.column, one.field): one.rows.tolist() for one in rows.invalid} == {
+        ("primary", ""): [1],
+        ("muons", ""): [2],
+        ("muons", "energy_gev"): [5, 8, 9],  # columns in the order of the workload
+        ("primary", "zenith_rad"): [6],
+    }
+    assert rows.invalid_rows.tolist() == list(bad)
+    assert rows.counts.tolist() == [0 if row in bad else 2 for row in range(12)]
+
+
+def test_large_events_behind_invalid_ones_keep_their_rows(tmp_path: Path, reader: ParquetReader) -> None:
+    events = [replace(GOOD[0], primary=(1.0,)), make_event(1, 9), replace(make_event(2, 9), primary=(1.0,)), GOOD[3]]
+    path = write_events(tmp_path / "f.parquet", events)
+    [rows] = reader.read([part_of(path, 4)], large_above=5)
+    assert rows.large.tolist() == [1]
+    assert rows.large_events is not None
+    assert rows.large_events["primary_major_id"].to_pylist() == [1]
 
 
 def test_rows_outside_the_part_are_not_looked_at(tmp_path: Path, reader: ParquetReader) -> None:
@@ -253,23 +296,3 @@ def test_a_read_of_many_row_groups_holds_none_of_them_as_stored_but_the_current_
     reader.close()
     assert len(taken) == 16
     assert taken[0] < stored_bytes / 2
-
-
-@pytest.mark.parametrize("batch_rows", [2, 100])
-def test_the_first_problem_of_a_file_is_told_although_batches_wait(
-    tmp_path: Path, reader: ParquetReader, monkeypatch: pytest.MonkeyPatch, batch_rows: int
-) -> None:
-    """A bad value in a batch that is complete comes before a page that can't be read."""
-    monkeypatch.setattr(parquet, "_SMALL_BYTES", 0)
-    bad = replace(make_event(0, 1), primary=(-1.0, 0.5, 4.0, 1.0))
-    path = tmp_path / "f.parquet"
-    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
-    pq.write_table(make_table([bad, *make_events([1] * 5)], list_of=pa.list_), path, row_group_size=2, **options)
-    last = pq.ParquetFile(path).metadata.row_group(2).column(0)
-    content = bytearray(path.read_bytes())
-    content[last.data_page_offset + last.total_compressed_size - 1] ^= 1
-    path.write_bytes(content)
-    parts = [replace(part_of(path, 2, row_group=group), batch_rows=batch_rows) for group in range(3)]
-    expected = "energy_gev is -1" if batch_rows == 2 else "can't be read"
-    with pytest.raises(BadRowsError, match=expected):
-        reader.read(parts)

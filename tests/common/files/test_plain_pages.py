@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invalid_rows import content_of, invalid_of
 from muon_files import make_events, make_table
 from native_layers import compiled, files_in_cpp
 
@@ -65,7 +66,8 @@ def contents(pieces: Sequence[RaggedRows], workload: EventSchema) -> Any:
         first += len(piece.counts)
     tables = pa.concat_tables([table for _, table in large]).combine_chunks() if large else None
     rows = [row for places, _ in large for row in places.tolist()]
-    return counts.tolist(), columns, rows, tables, sum(piece.particles_dropped for piece in pieces)
+    dropped = sum(piece.particles_dropped for piece in pieces)
+    return counts.tolist(), columns, rows, content_of(tables), dropped, invalid_of(pieces)
 
 
 def parts_of(path: Path, workload: EventSchema = MUONS) -> list[Part]:
@@ -216,27 +218,27 @@ def test_other_encodings_are_left_to_arrow(tmp_path: Path, options: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("column", "values"),
+    ("column", "values", "in_cpp"),
     [
-        ("muons", [[[1.0, 2.0, 3.0]], None]),
-        ("muons", [[[1.0, 2.0, 3.0]], [None]]),
-        ("muons", [[[1.0, 2.0, 3.0]], [[1.0, None, 3.0]]]),
-        ("muons", [[[1.0, 2.0, 3.0]], [[1.0, 2.0]]]),
-        ("muons", [[[1.0, 2.0, 3.0]], [[]]]),
-        ("muons", [[[1.0, 2.0, 3.0]], [[1.0, 2.0, NAN]]]),
-        ("primary", [[1.0, 2.0, 3.0, 4.0], None]),
-        ("primary", [[1.0, 2.0, 3.0, 4.0], [1.0]]),
-        ("primary", [[1.0, 2.0, 3.0, 4.0], [1.0] * 5]),
-        ("primary", [[1.0, 2.0, 3.0, 4.0], [-1.0] * 4]),
-        ("primary_major_id", [1, None]),
+        ("muons", [[[1.0, 2.0, 3.0]], None], False),
+        ("muons", [[[1.0, 2.0, 3.0]], [None]], False),
+        ("muons", [[[1.0, 2.0, 3.0]], [[1.0, None, 3.0]]], False),
+        ("muons", [[[1.0, 2.0, 3.0]], [[1.0, 2.0]]], False),
+        ("muons", [[[1.0, 2.0, 3.0]], [[]]], False),
+        ("muons", [[[1.0, 2.0, 3.0]], [[1.0, 2.0, NAN]]], True),
+        ("primary", [[1.0, 2.0, 3.0, 4.0], None], False),
+        ("primary", [[1.0, 2.0, 3.0, 4.0], [1.0]], False),
+        ("primary", [[1.0, 2.0, 3.0, 4.0], [1.0] * 5], False),
+        ("primary", [[1.0, 2.0, 3.0, 4.0], [-1.0] * 4], True),
+        ("primary_major_id", [1, None], False),
     ],
 )
-def test_bad_values_are_reported_by_arrow(tmp_path: Path, column: str, values: list[Any]) -> None:
+def test_bad_values_are_invalid_events_by_both(tmp_path: Path, column: str, values: list[Any], in_cpp: bool) -> None:
     table = make_table(make_events([1, 1]))
     index = table.column_names.index(column)
     path = tmp_path / "f.parquet"
     pq.write_table(table.set_column(index, column, pa.array(values, table.schema.field(column).type)), path, **PLAIN)
-    assert not read_in_cpp(path)
+    assert read_in_cpp(path) == in_cpp
 
 
 @pytest.mark.parametrize("number", [pa.float64(), pa.float16()])

@@ -108,7 +108,7 @@ def test_null_events_are_left_out_and_counted_if_nulls_are_allowed(tmp_path: Pat
     table = make_table(make_events([2, 1, 4, 0]))
     primary = pa.array([None if i == 1 else list(make_event(i, 0).primary) for i in range(4)], pa.list_(pa.float32()))
     pq.write_table(table.set_column(2, "primary", primary), tmp_path / "f.parquet")
-    with pytest.raises(BadInputError, match=r"f\.parquet: row group 0, column 'primary', row 1: the value is null"):
+    with pytest.raises(BadInputError, match=r"f\.parquet: column 'primary', row 1 of the file: the value is null"):
         converted(tmp_path / "f.parquet", tmp_path / "out.parquet")
     done = converted(tmp_path / "f.parquet", tmp_path / "out.parquet", source=SourceConfig(nulls="empty"))
     assert (done.rows_in, done.events, done.null_events, done.empty) == (4, 3, 1, 1)
@@ -125,7 +125,7 @@ def test_a_bad_file_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     events = make_events([2] * 30)
     events[25] = replace(events[25], muons=((float("nan"), 0.0, 0.0),))
     path = write_hdf5(tmp_path / "f.h5", events)
-    with pytest.raises(BadInputError, match=r"f\.h5: rows 0 to 29, column 'muons', row 25: energy_gev is nan"):
+    with pytest.raises(BadInputError, match=r"f\.h5: column 'muons', row 25 of the file: energy_gev is nan"):
         converted(path, tmp_path / "out.parquet")
     assert [file.name for file in tmp_path.iterdir()] == ["f.h5"]
 

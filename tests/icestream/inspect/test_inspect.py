@@ -69,9 +69,8 @@ def test_nulls_are_counted_with_what_to_set(tmp_path: Path) -> None:
     found = described(tmp_path / "f.parquet")
     assert found.nulls == {"primary_major_id": 0, "primary_minor_id": 0, "primary": 1, "muons": 0}
     assert (found.events, found.null_events, found.empty) == (4, 1, 1)
-    assert 'nulls: 1 of primary; a run quarantines their row groups, unless source.nulls = "empty"' in "\n".join(
-        lines(found)
-    )
+    told = 'nulls: 1 of primary; a run sets these events aside as invalid, unless source.nulls = "empty"'
+    assert told in "\n".join(lines(found))
 
 
 def test_a_file_that_cannot_be_used_is_told_with_its_layout_and_what_to_set(tmp_path: Path) -> None:
@@ -89,9 +88,10 @@ def test_bad_rows_are_told_and_the_others_described(tmp_path: Path) -> None:
     events[4] = replace(events[4], muons=((float("inf"), 0.0, 0.0),))
     found = described(write_events(tmp_path / "f.parquet", events, row_group_rows=3))
     assert found.problems == [
-        f"{tmp_path}/f.parquet: row group 1, column 'muons', row 1: energy_gev is inf; expected a finite number"
+        "invalid: 1 event: column 'muons', energy_gev: expected a finite number; e.g. row 4 of the file: "
+        "energy_gev is inf"
     ]
-    assert (found.events, found.particles) == (9, 12)
+    assert (found.events, found.particles) == (9, 16)
     assert any(line.startswith("  PROBLEM: ") for line in lines(found))
 
 

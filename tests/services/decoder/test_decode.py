@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from muon_files import Event, make_events, make_table, write_events
 from pyarrow import parquet as pq
 
-from common.config import StreamConfig
+from common.config import SourceConfig, StreamConfig
 from common.files.parquet.reader import ParquetReader
 from common.held_out import is_held_out
 from common.messages import Layout, Part, Tally, Unit
 from common.ragged import SlotMismatch, content_digest, unit_arrays
+from common.schema import EventSchema
 from common.streams import Stream, generator
 from common.unit_arrays import UnitArrays
 from services.decoder.decode import Decode
@@ -37,9 +38,9 @@ def stream_of(**fields: object) -> StreamConfig:
 
 
 @contextmanager
-def decoder(run_dir: Path, stream: StreamConfig) -> Iterator[Decode]:
-    reader = ParquetReader(MUONS)
-    yield Decode(MUONS, stream, SEED, run_dir, reader)
+def decoder(run_dir: Path, stream: StreamConfig, workload: EventSchema = MUONS) -> Iterator[Decode]:
+    reader = ParquetReader(workload)
+    yield Decode(workload, stream, SEED, run_dir, reader)
     reader.close()
 
 
@@ -184,10 +185,72 @@ def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
         layout, tally = decode(unit, slot)
     (told,) = tally.bad
     assert (told.file, told.row_group, told.rows) == (11, 0, 4)
-    assert told.reason.startswith(f"{tmp_path}/1.parquet: row group 0, column 'muons', row 0: energy_gev is nan")
+    assert told.reason == (
+        f"{tmp_path}/1.parquet: row group 0: 4 of its 4 events are invalid, and source.max_invalid_share = 0.05 allows "
+        "fewer: its columns are probably not what their names say (see source.columns and source.fields). Most often: "
+        "column 'muons', energy_gev: expected a finite number; e.g. "
+        f"{tmp_path}/1.parquet: row group 0, row 100 of the file: energy_gev is nan"
+    )
     assert (tally.rows_read, tally.quarantined, layout.events) == (10, 4, 6)
     expected = [(10, r, event) for r, event in enumerate(good)] + [(12, 200 + r, event) for r, event in enumerate(good)]
     assert_holds(unit_arrays(slot, MUONS, layout), expected)
+
+
+NAN_MUON = ((float("nan"), 0.0, 0.0),)
+
+
+@pytest.mark.parametrize(
+    ("share", "num_invalid", "is_quarantined"),
+    [(0.0, 1, True), (0.05, 1, False), (0.05, 2, True), (0.25, 5, False), (0.25, 6, True), (1.0, 20, False)],
+)
+def test_more_invalid_events_than_their_share_quarantine_the_part(
+    tmp_path: Path, share: float, num_invalid: int, is_quarantined: bool
+) -> None:
+    events = [replace(e, muons=NAN_MUON) if i < num_invalid else e for i, e in enumerate(make_events([1] * 20))]
+    workload = replace(MUONS, source=SourceConfig(max_invalid_share=share))
+    with decoder(tmp_path, stream_of(), workload) as decode:
+        layout, tally = decode(unit_of(tmp_path, [events, make_events([1] * 3)]), new_slot())
+    assert (tally.quarantined, tally.invalid) == ((20, 0) if is_quarantined else (0, num_invalid))
+    assert tally.adds_up(layout)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_one_bad_event_costs_one_event(tmp_path: Path, shuffle: bool) -> None:
+    """A NaN, an energy below 0 and a list of another length: each event alone is set aside, named, and stored."""
+    first, second = make_events([2, 1, 9, 3] * 10), make_events([1, 0] * 20)
+    first[5] = replace(first[5], muons=((1.0, float("nan"), 0.0),))
+    first[9] = replace(first[9], primary=(-5.0, 0.5, 4.0, 1500.0))
+    second[7] = replace(second[7], primary=(5.0, 0.5, 4.0))
+    second[8] = replace(second[8], muons=NAN_MUON)
+    unit = unit_of(tmp_path, [first, second])
+    slot, stream = new_slot(), stream_of(shuffle=shuffle, drop_empty=True)
+    with decoder(tmp_path, stream) as decode:
+        layout, tally = decode(unit, slot)
+        again = decode(replace(unit, epoch=1), new_slot())[1]
+    assert (tally.rows_read, tally.invalid, tally.outliers, tally.quarantined) == (80, 4, 10, 0)
+    assert tally.adds_up(layout)
+    assert {one.rule: (one.events, one.examples) for one in tally.broken_rules} == {
+        "column 'muons', x_m: expected a finite number": (
+            *(1, (f"{tmp_path}/0.parquet: row group 0, row 5 of the file: x_m is nan",)),
+        ),
+        "column 'primary', energy_gev: expected a finite number of at least 1e-09": (
+            *(1, (f"{tmp_path}/0.parquet: row group 0, row 9 of the file: energy_gev is -5",)),
+        ),
+        "column 'primary': expected 4 (energy_gev, zenith_rad, mass_a, depth_m; source.fields.primary names others)": (
+            *(1, (f"{tmp_path}/1.parquet: row group 0, row 107 of the file: a list has 3 numbers",)),
+        ),
+        "column 'muons', energy_gev: expected a finite number": (
+            *(1, (f"{tmp_path}/1.parquet: row group 0, row 108 of the file: energy_gev is nan",)),
+        ),
+    }
+    rows = unit_arrays(slot, MUONS, layout).event_columns["source_row"][:, 0].tolist()
+    assert not {5, 9, 107, 108} & set(rows)
+    [stored] = [pq.read_table(path) for path in (tmp_path / "invalid").iterdir()]
+    assert stored["source_row"].to_pylist() == [5, 9, 107, 108]
+    assert stored["source_file"].to_pylist() == [f"{tmp_path}/{i}.parquet" for i in (0, 0, 1, 1)]
+    assert stored["primary"].to_pylist()[1:3] == [[-5.0, 0.5, 4.0, 1500.0], [5.0, 0.5, 4.0]]
+    assert stored["reason"].to_pylist()[1] == "column 'primary', energy_gev: expected a finite number of at least 1e-09"
+    assert again.invalid == 4
 
 
 def test_a_part_with_more_particles_than_its_footer_promised_is_quarantined_alone(tmp_path: Path) -> None:

@@ -126,9 +126,10 @@ def empty_unit(k: int) -> m.DeliveredUnit:
 @st.composite
 def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
     """What a decoder makes of a unit of ``rows`` rows."""
-    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=4, max_size=4)))
-    events, outliers, empty, quarantined, held_out = (b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True))
-    tally = m.Tally(rows, outliers, empty, quarantined, held_out=held_out)
+    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=5, max_size=5)))
+    fates = [b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True)]
+    events, outliers, empty, quarantined, held_out, invalid = fates
+    tally = m.Tally(rows, outliers, empty, quarantined, held_out=held_out, invalid=invalid)
     return m.Layout(events, 3 * events, min(events, 5)), tally
 
 
@@ -223,3 +224,40 @@ def test_a_position_that_grows_by_what_was_told_is_that_of_the_rank_that_told_it
     assert told.bad_files == (7,), "only files that are bad as a whole change the plan"
     assert told.skipped_units == (6,)
     assert len(told.changed_units) == 1
+
+
+def rules_of(number: int) -> tuple[m.InvalidEvents, ...]:
+    """Three invalid events: two of a rule that every unit's break, and one of a rule of its own."""
+    own = m.InvalidEvents(f"rule {number}", 1, (f"{number} at its own",))
+    return m.InvalidEvents("rule", 2, tuple(f"{number}: {i}" for i in range(2))), own
+
+
+def with_invalid(k: int, number: int, **changes: object) -> m.DeliveredUnit:
+    return unit(k, tally=m.Tally(rows_read=10, invalid=3, broken_rules=rules_of(number)), **changes)  # type: ignore[arg-type]
+
+
+def test_invalid_events_are_counted_by_the_rule_that_they_break_and_told_to_other_ranks() -> None:
+    position = told = StreamPosition()
+    for number in (0, 1):
+        done = with_invalid(4 + number, number)
+        before, position = position, position.after_microbatches(done, 2, 7, 20).after_unit(done)
+        growth = Growth.model_validate_json(position.since(before).model_dump_json(exclude_defaults=True))
+        told = told.grown(growth)
+        assert told == position
+        assert told.counters.adds_up()
+    assert {one.rule: (one.events, one.examples) for one in told.broken_rules} == {
+        "rule": (4, ("0: 0", "0: 1", "1: 0")),
+        "rule 0": (1, ("0 at its own",)),
+        "rule 1": (1, ("1 at its own",)),
+    }
+    assert told.counters.events_invalid == 6
+    assert StreamPosition.model_validate_json(told.model_dump_json()) == told
+    assert told.begin_plan().broken_rules == told.broken_rules, "as their count, they are those of the run"
+
+
+def test_invalid_events_of_a_unit_that_changed_are_quarantined_with_the_rest_of_it() -> None:
+    done = open_position(unit(1, content=OLD)).after_unit(with_invalid(1, 0, content=NEW))
+    counters = done.counters
+    assert (counters.events_trained, counters.events_invalid, counters.events_quarantined) == (4, 0, 6)
+    assert done.broken_rules == ()
+    assert counters.adds_up()

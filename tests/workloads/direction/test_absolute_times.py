@@ -18,6 +18,7 @@ from native_layers import both_ways
 
 import icestream
 from common.config import SourceConfig, StreamConfig
+from common.files.hdf5.reader import Hdf5Reader
 from common.files.whole_file import plan_file, rows_of
 from common.schema import EventSchema, RelativeField
 from icestream.cli import cli
@@ -36,12 +37,25 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     return pq.read_table(next(folder.glob("*.parquet")))
 
 
-def with_times(path: Path, table: pa.Table, kind: pa.DataType, start_ns: float, *, inside: bool = False) -> Path:
-    """The events with times from ``start_ns`` on, of that type; ``inside``: as a struct of lists."""
+def with_times(
+    path: Path,
+    table: pa.Table,
+    kind: pa.DataType,
+    start_ns: float,
+    *,
+    inside: bool = False,
+    rounded: int | None = None,
+) -> Path:
+    """The events with times from ``start_ns`` on, of that type; ``inside``: as a struct of lists.
+
+    ``rounded``: pulse with a time that float64 rounds.
+    """
     lists = table["pulses"].combine_chunks()
     pulses = lists.flatten()
     stored = np.float64 if pa.types.is_floating(kind) else np.int64
     times = pulses.field("time_ns").to_numpy().astype(stored) + stored(start_ns)
+    if rounded is not None:
+        times[rounded] = 1e17
     fields = {name: pulses.field(name) for name in ("sensor_id", "charge_pe", "is_auxiliary")}
     fields["time_ns"] = pa.array(times).cast(kind, safe=False)
     offsets = lists.offsets
@@ -95,8 +109,28 @@ def test_times_that_the_file_itself_has_rounded_are_quarantined_and_named(tmp_pa
     path = with_times(tmp_path / "unix.parquet", simulated, pa.float64(), UNIX_NS)
     (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
     assert len(unit.tally.bad) == 3
-    assert "column 'pulses.time_ns', row 0: time_ns is 1.70000000012346" in unit.tally.bad[0].reason
-    assert "as float64; expected at most 4.5036e+15, or numbers relative to the event" in unit.tally.bad[0].reason
+    reason = unit.tally.bad[0].reason
+    assert "16 of its 16 events are invalid" in reason
+    assert "column 'pulses.time_ns': expected at most 4.5036e+15, or numbers relative to the event" in reason
+    assert "row 0 of the file: time_ns is 1.70000000012346" in reason
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_one_event_with_a_rounded_time_is_set_aside_alone(tmp_path: Path, simulated: pa.Table, inside: bool) -> None:
+    path = with_times(tmp_path / "x.parquet", simulated, pa.float64(), 1e12, inside=inside)
+    expected = times_of(path)
+    lists = simulated["pulses"].combine_chunks()
+    particle = lists.offsets[17].as_py() + 1
+    with_times(path, simulated, pa.float64(), 1e12, inside=inside, rounded=particle)
+    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    assert (unit.tally.bad, unit.tally.invalid, unit.layout.events) == ((), 1, 39)
+    (rule,) = unit.tally.broken_rules
+    assert rule.rule == "column 'pulses.time_ns': expected at most 4.5036e+15, or numbers relative to the event"
+    assert "row group 1, row 17 of the file: time_ns is 1e+17 as float64" in rule.examples[0]
+    found = times_of(path)
+    del expected[17]
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_times_of_float32_that_are_too_large_are_told_by_the_decoder_and_the_doctor(
@@ -120,7 +154,10 @@ def test_a_time_that_is_no_number_is_named_as_before(tmp_path: Path, simulated: 
     place = simulated.schema.get_field_index("pulses")
     pq.write_table(simulated.set_column(place, "pulses", pa.ListArray.from_arrays(lists.offsets, struct)), path)
     (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
-    assert "row 0: time_ns is inf; expected a finite number" in unit.tally.bad[0].reason
+    assert (unit.tally.bad, unit.tally.invalid) == ((), 1)
+    (rule,) = unit.tally.broken_rules
+    assert "time_ns: expected a finite number" in rule.rule
+    assert "row 0 of the file: time_ns is inf" in rule.examples[0]
 
 
 def test_convert_writes_absolute_times_as_differences(tmp_path: Path, simulated: pa.Table) -> None:
@@ -166,8 +203,16 @@ def test_an_event_of_an_hdf5_file_is_made_relative_alone(tmp_path: Path) -> None
     tables["muons"][4, 3] = 1e17
     write_tables(path, tables)
     _, parts = plan_file(path, workload, STREAM)
-    with pytest.raises(Exception, match=r"row 2: x_m is 1e\+17 as float64; expected at most"):
+    with pytest.raises(Exception, match=r"row 2 of the file: x_m is 1e\+17 as float64; expected at most"):
         list(rows_of(parts, workload))
+    (read,) = Hdf5Reader(workload).read(parts)
+    (broken,) = read.invalid
+    assert broken.rows.tolist() == [2]
+    assert broken.rule == "column 'muons', x_m: expected at most 4.5036e+15, or numbers relative to the event"
+    assert read.counts.tolist() == [2, 0, 0, 1]
+    assert read.particle_columns["muons"][:, 1].tolist() == [0, 3, 0]
+    assert read.invalid_events is not None
+    assert read.invalid_events["muons"].to_pylist()[0][1][1] == 1e17, "as it is stored"
 
 
 def test_a_field_that_is_relative_must_be_one_of_particles() -> None:
