@@ -88,7 +88,7 @@ class ReadyFeed:
 
     def __init__(self, steps: int) -> None:
         self.waits = BatchWaits()
-        self.position = StreamPosition.start(1)
+        self.position = StreamPosition()
         self.ended = False
         self.asked_s: list[float] = []
         self._steps = steps

@@ -30,9 +30,9 @@ class Turn(BaseModel):
     """Number in its share; 0: it has none."""
     events: int = 0
     particles: int = 0
-    places: dict[int, tuple[Cursor, str]] = {}
-    """Cursor of each of its shards once the batch is trained, and content of a unit that is open there: all trainers of
-    a shard must make the same batches."""
+    places: dict[int, tuple[Cursor, str, int]] = {}
+    """Cursor of each of its shards once the batch is trained, content of a unit that is open there, and number of
+    events trained: all trainers of a shard must make the same batches."""
     growths: dict[int, Growth] = {}
     """Growth of each shard of which it is the first trainer, if there are several."""
     stop: bool = False
@@ -209,5 +209,6 @@ class Agreement:
         return turns, agreed
 
 
-def _places(position: StreamPosition, shards: Sequence[ShardShare]) -> dict[int, tuple[Cursor, str]]:
-    return {one.shard: (position.shards[one.shard].cursor, position.shards[one.shard].content) for one in shards}
+def _places(position: StreamPosition, shards: Sequence[ShardShare]) -> dict[int, tuple[Cursor, str, int]]:
+    of_shards = ((one.shard, position.shards[one.shard]) for one in shards)
+    return {shard: (at.cursor, at.content, at.counters.events_trained) for shard, at in of_shards}
