@@ -169,8 +169,9 @@ class Dispatcher:
                 one.holds.discard(k)
                 self._settle(k)
             case m.Reject(k, reason) if (one := self.places.of(peer)) and k in one.holds:
-                self.units.held[k].is_rejected = True  # decoded again once it attaches and no other one reads the slot
-                self.failures.add(k, reason)
+                if not self.units.held[k].is_rejected:  # each trainer that reads the slot may refuse it
+                    self.failures.add(k, reason)
+                self.units.held[k].is_rejected = True  # decoded again once no trainer reads the slot
                 one.holds.discard(k)
                 self._settle(k)
             case m.Committed(cursor) if self.places.can_commit(peer, cursor):

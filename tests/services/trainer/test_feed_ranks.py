@@ -102,9 +102,13 @@ def test_several_trainers_make_the_batches_that_one_makes(
     fetcher.close()
     fetcher = fetch(stream=stream)
     together = trained(connect, stream, num_ranks, StreamPosition())
-    assert by_step(together) == by_step(alone)
-    for step in zip(*together, strict=True):
+    alone_by_step = by_step(alone)
+    assert by_step(together) == alone_by_step
+    for step, lines in zip(zip(*together, strict=True), alone_by_step, strict=True):
         assert {fed.batch.total_events for fed in step} == {sum(fed.batch.num_events for fed in step)}
+        places = sorted((line["unit"], line["microbatch"]) for line in map(json.loads, lines))
+        for one in (one for fed in step for one in fed.batch.microbatches):
+            assert one.number == places.index((one.unit, one.index)), "its place in the whole batch"
     assert all(any(fed.batch.num_events for fed in of_rank) for of_rank in together), "every trainer has work"
     assert fetcher.finished.wait(PATIENCE_S), "the run is over once all are through"
 
