@@ -176,19 +176,16 @@ class EventStream(IterableDataset[RaggedBatch]):
                 "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
                 " (icestream.stream(decoders=...))"
             )
-        if self._first_after is not None and not self._first_after[0].was_read:
-            # Lightning fetches it, and drops it for a new loop, where it resumes behind an epoch's last validation.
-            self.load_state_dict(self._first_after[1])
-        self._loop = this = object()
-        is_last = False
-        while not is_last:
+        batch = self._next(begins=True)
+        self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
+        yield batch
+        while not batch.is_last:
             if self._loop is not this:
                 raise BadInputError(
                     "another loop over this stream has begun since, and goes on where this one was: leave a loop before"
                     " the next one, and give loops side by side a stream each"
                 )
             batch = self._next()
-            is_last = batch.is_last
             yield batch
 
     def __enter__(self) -> Self:
@@ -212,11 +209,14 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._source, self._held = None, None
 
     @python_words()
-    def _next(self) -> RaggedBatch:
+    def _next(self, *, begins: bool = False) -> RaggedBatch:
         """Return the next batch. Raises BadInputError while another thread waits for one."""
         if not self._in_use.acquire(blocking=False):
             raise BadInputError("another thread reads this stream: give each thread a stream of its own")
         try:
+            if begins and self._first_after is not None and not self._first_after[0].was_read:
+                # Lightning fetches it, and drops it for a new loop, where it resumes behind an epoch's last validation.
+                self.load_state_dict(self._first_after[1])
             return self._following()
         finally:
             self._in_use.release()
