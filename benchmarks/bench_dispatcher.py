@@ -297,7 +297,11 @@ class _Ranges(http.server.BaseHTTPRequestHandler):
         self._head(200, FILE_BYTES)
 
     def do_GET(self) -> None:
-        """Send the requested range."""
+        """Send the file, or the requested range of it."""
+        if "Range" not in self.headers:
+            self._head(200, FILE_BYTES)
+            self.wfile.write(bytes(FILE_BYTES))
+            return
         first, last = (int(number) for number in self.headers["Range"].removeprefix("bytes=").split("-"))
         last = min(last, FILE_BYTES - 1)
         self._head(206, last - first + 1, ("Content-Range", f"bytes {first}-{last}/{FILE_BYTES}"))

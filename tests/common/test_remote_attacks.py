@@ -1,4 +1,4 @@
-"""A lane over tcp against peers without a key, with a wrong one, and with a good one and bad intentions."""
+"""A connection over tcp against peers without a key, with a wrong one, and with a good one and bad intentions."""
 
 from __future__ import annotations
 
@@ -360,10 +360,10 @@ ATTACH = {"op": "Attach", "v": m.PROTOCOL_VERSION, "rank": 0, "ranks": 1, "plan_
     "raw",
     [
         msgpack.packb(ATTACH | {"bad_files": (-1,) * 1_000_000}),
-        msgpack.packb(ATTACH | {"cursors": ({},) * 100_000}),
+        msgpack.packb(ATTACH | {"cursor": ({},) * 100_000}),
         msgpack.packb(ATTACH | {"rank": ((1,),) * 100_000}),
     ],
-    ids=["bad files", "cursors", "rank"],
+    ids=["bad files", "cursor", "rank"],
 )
 def test_bad_tuples_cost_a_trainer_with_a_key_its_message_and_nobody_anything_else(
     server: RemoteServer, peer: Peer, good: tuple[bytes, KeyPair], raw: bytes, caplog: pytest.LogCaptureFixture

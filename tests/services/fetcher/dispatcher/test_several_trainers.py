@@ -329,12 +329,18 @@ def test_a_slot_that_one_trainer_refuses_is_decoded_again_once_no_other_one_read
 
 
 def test_a_checkpoint_that_one_trainer_tells_of_lets_files_go(make_dispatcher: Callable[..., Dispatcher]) -> None:
-    dispatcher = together(make_dispatcher, 2)
+    dispatcher = make_dispatcher(attach=False, slots=8)
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Attach(rank, 2, PLAN, START), 0.0)
+    dispatcher.add_units([unit(k, k // 2, k - k % 2) for k in range(8)])
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Want(5), 0.0)
     decode(dispatcher, dispatcher.handle("a", m.Hello(8), 0.0))
-    assert Evict(0) in dispatcher.handle("t1", m.Committed(m.Cursor(0, 0, 2, 0)), 0.0)
-    assert dispatcher.places.committed == m.Cursor(0, 0, 2, 0)
-    dispatcher.handle("t0", m.Committed(m.Cursor(0, 0, 1, 0)), 0.0)
-    assert dispatcher.places.committed == m.Cursor(0, 0, 2, 0), "an older one changes nothing"
+    assert Evict(2) in dispatcher.handle("t1", m.Committed(m.Cursor(2, 4, 4, 3)), 0.0)
+    older = dispatcher.handle("t0", m.Committed(m.Cursor(1, 2, 3, 0)), 0.0)
+    assert dispatcher.places.committed == m.Cursor(2, 4, 4, 3), "an older one changes nothing"
+    assert [a for a in older if isinstance(a, Evict)] == [Evict(2)]
+    assert dispatcher.counts["unexpected_messages"] == 0
 
 
 def test_the_run_is_over_once_every_trainer_says_so(make_dispatcher: Callable[..., Dispatcher]) -> None:
