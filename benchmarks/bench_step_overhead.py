@@ -90,6 +90,7 @@ class ReadyFeed:
         self.waits = BatchWaits()
         self.position = StreamPosition()
         self.ended = False
+        self.outside_values = ""
         self.asked_s: list[float] = []
         self._steps = steps
         offsets = torch.arange(257)
