@@ -99,6 +99,7 @@ def test_times_that_the_file_itself_has_rounded_are_quarantined_and_named(tmp_pa
     assert "as float64; expected at most 4.5036e+15, or numbers relative to the event" in unit.tally.bad[0].reason
 
 
+@pytest.mark.process
 def test_times_of_float32_that_are_too_large_are_told_by_the_decoder_and_the_doctor(
     tmp_path: Path, simulated: pa.Table
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_time_that_is_no_number_is_named_as_before(tmp_path: Path, simulated: 
     assert "row 0: time_ns is inf; expected a finite number" in unit.tally.bad[0].reason
 
 
+@pytest.mark.process
 def test_convert_writes_absolute_times_as_differences(tmp_path: Path, simulated: pa.Table) -> None:
     small = with_times(tmp_path / "small.parquet", simulated, pa.float32(), 0)
     (tmp_path / "in").mkdir()
