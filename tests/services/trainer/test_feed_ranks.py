@@ -175,6 +175,7 @@ def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Callable[..., Fet
     assert {reject.k for reject in fetcher.rejected} == {3}
 
 
+@pytest.mark.parametrize("slots", [2, 8])
 @pytest.mark.parametrize("as_seen", [given_up, with_other_events])
 @pytest.mark.parametrize("k", [0, 3, 5])
 @pytest.mark.parametrize("num_ranks", [2, 3])
@@ -185,8 +186,10 @@ def test_trainers_that_were_given_different_events_begin_the_batch_again_and_tra
     num_ranks: int,
     k: int,
     as_seen: Callable[[m.DeliveredUnit], m.DeliveredUnit],
+    slots: int,
 ) -> None:
-    stream = STREAM.model_copy(update={"slots": 8})
+    """With two slots the one that is ahead may wait for a slot that the other, ready, holds."""
+    stream = STREAM.model_copy(update={"slots": slots})
     fetcher = fetch(stream=stream, as_seen={k: as_seen})
     together = trained(connect, stream, num_ranks, StreamPosition())
     assert not fetcher.as_seen, "the trainers were given different events"
