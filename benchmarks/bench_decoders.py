@@ -84,8 +84,8 @@ def measure(run_dir: Path, files: list[Path], decoders: int, seconds: float) -> 
     with services(run_dir, ["fetcher", *["decoder"] * decoders]):
         transport = PeerTransport(run_dir, config.transport, writable=False, stopped=lambda: False)
         try:
-            transport.send(m.Attach(0, 1, transport.plan_hash, (m.Cursor(),)))
-            transport.send(m.Want(0, IN_ADVANCE))
+            transport.send(m.Attach(0, 1, transport.plan_hash, m.Cursor()))
+            transport.send(m.Want(IN_ADVANCE))
             return count(transport, seconds), read_stalls(run_dir)
         finally:
             transport.close()
@@ -100,7 +100,7 @@ def count(transport: PeerTransport, seconds: float) -> float:
                 slot = transport.arena.slot(unit.slot)
                 check_header(slot, SlotHeader(transport.plan_hash, unit.k, unit.lease, unit.layout))
                 transport.send(m.Release(unit.k))
-                transport.send(m.Want(0, 1))
+                transport.send(m.Want(1))
                 units += 1
                 if units == WARM_UP_UNITS:
                     started_s = time.perf_counter()

@@ -8,7 +8,7 @@ Command, from the repository's root:
     python -m benchmarks.bench_dispatcher [--units 10000] [--repeats 5]
 
 Table, first part: units/s, median over the repeats, fastest and slowest beside it. 4 decoders with credit 4, 16 slots,
-and one trainer that asks for 2 units of each lane in advance.
+and one trainer, or several that share the stream, each asking for 2 units in advance; every unit goes to each of them.
 
     pure      the dispatcher alone: messages are passed to it, its actions are executed at once
     sockets   the real ServerTransport and PeerTransports; decoders and trainer are a process each, which send Decoding
@@ -22,11 +22,11 @@ Second part: time at the peer from sending to receiving, through the real socket
 Each with the dispatcher's process idle, and while one of its threads runs the fetcher's own transfer of files by HTTP
 over the loopback, one after the other, from a server in a separate process; MB/s is the rate of the transfer.
 
-Reading: a unit costs six messages: Lease, Decoding, Done, DeliveredUnit, Release, Want. Through the sockets each is
-packed, sent, received, unpacked and checked: this, not the dispatcher, is the limit. Real units take a decoder 10 to
-100 ms, so that thousands a second mean hundreds of decoders. While the transfer runs, its thread holds the
-interpreter's lock for each chunk's bookkeeping; a grant waits for the lock, or for a core. With fewer cores than busy
-processes the scheduler determines the figures. Results are in benchmarks/results/.
+Reading: a unit costs six messages: Lease, Decoding, Done, and DeliveredUnit, Release, Want for each trainer. Through
+the sockets each is packed, sent, received, unpacked and checked: this, not the dispatcher, is the limit. Real units
+take a decoder 10 to 100 ms, so that thousands a second mean hundreds of decoders. While the transfer runs, its thread
+holds the interpreter's lock for each chunk's bookkeeping; a grant waits for the lock, or for a core. With fewer cores
+than busy processes the scheduler determines the figures. Results are in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ AIM_P99_MS = 5.0
 FORK = mp.get_context("fork")
 
 
-def make_dispatcher(lanes: int) -> Dispatcher:
+def make_dispatcher() -> Dispatcher:
     """Dispatcher without a plan, as at the start of a fetcher."""
-    return Dispatcher(slots=SLOTS, plan_hash=PLAN_HASH, max_unit_deaths=3, stall_timeout_s=PATIENCE_S, lanes=lanes)
+    return Dispatcher(slots=SLOTS, plan_hash=PLAN_HASH, max_unit_deaths=3, stall_timeout_s=PATIENCE_S)
 
 
 def plan_all(dispatcher: Dispatcher, num_units: int) -> list[Action]:
@@ -80,9 +80,9 @@ def plan_all(dispatcher: Dispatcher, num_units: int) -> list[Action]:
     return [*dispatcher.add_units(units), *dispatcher.end_plan()]
 
 
-def attach(lanes: int) -> m.Attach:
-    """Message of one trainer that attaches to all lanes, from their first unit."""
-    return m.Attach(0, 1, PLAN_HASH, tuple(m.Cursor(unit=lane) for lane in range(lanes)))
+def attach(rank: int = 0, trainers: int = 1) -> m.Attach:
+    """Message of one of the trainers, which attaches at the first unit."""
+    return m.Attach(rank, trainers, PLAN_HASH, m.Cursor())
 
 
 def done(lease: m.Lease) -> m.Done:
@@ -93,18 +93,19 @@ def done(lease: m.Lease) -> m.Done:
 # ------------------------------------------------------------------ the dispatcher alone
 
 
-def pure_units_per_s(num_units: int, lanes: int) -> float:
+def pure_units_per_s(num_units: int, trainers: int) -> float:
     """Units per second of the dispatcher alone: each action is executed at once, in order."""
-    dispatcher = make_dispatcher(lanes)
+    dispatcher = make_dispatcher()
     actions: deque[Action] = deque()
     for number in range(DECODERS):
         actions += dispatcher.handle(f"decoder {number}", m.Hello(CREDIT), 0.0)
-    dispatcher.handle("trainer", attach(lanes), 0.0)
+    for rank in range(trainers):
+        dispatcher.handle(f"trainer {rank}", attach(rank, trainers), 0.0)
     actions += plan_all(dispatcher, num_units)
     delivered = 0
     started_s = time.perf_counter()
-    for lane in range(lanes):
-        actions += dispatcher.handle("trainer", m.Want(lane, IN_ADVANCE), 0.0)
+    for rank in range(trainers):
+        actions += dispatcher.handle(f"trainer {rank}", m.Want(IN_ADVANCE), 0.0)
     while actions:
         match actions.popleft():
             case Send(peer, m.Lease() as lease):
@@ -113,18 +114,18 @@ def pure_units_per_s(num_units: int, lanes: int) -> float:
             case Send(peer, m.DeliveredUnit(k=k)):
                 delivered += 1
                 actions += dispatcher.handle(peer, m.Release(k), 0.0)
-                actions += dispatcher.handle(peer, m.Want(k % lanes, 1), 0.0)
+                actions += dispatcher.handle(peer, m.Want(1), 0.0)
     seconds = time.perf_counter() - started_s
-    assert delivered == num_units
+    assert delivered == num_units * trainers
     return num_units / seconds
 
 
 # ------------------------------------------------------------------ through sockets
 
 
-def serve(run_dir: Path, num_units: int, lanes: int) -> float:
+def serve(run_dir: Path, num_units: int) -> float:
     """Run the loop of the fetcher's service with a fixed plan. Returns the seconds from the first Want to the end."""
-    dispatcher = make_dispatcher(lanes)
+    dispatcher = make_dispatcher()
     wanted_s = 0.0
     deadline_s = time.monotonic() + PATIENCE_S
     with Arena.create(SLOTS, 4096) as arena:
@@ -177,34 +178,33 @@ def decode(run_dir: Path) -> None:
     transport.close()
 
 
-def train(run_dir: Path, num_units: int, lanes: int) -> None:
+def train(run_dir: Path, num_units: int, rank: int = 0, trainers: int = 1) -> None:
     """Trainer that releases each unit at once."""
     transport = connect(run_dir)
-    transport.send(attach(lanes))
-    for lane in range(lanes):
-        transport.send(m.Want(lane, IN_ADVANCE))
+    transport.send(attach(rank, trainers))
+    transport.send(m.Want(IN_ADVANCE))
     for _ in range(num_units):
         unit = _receive_unit(transport)
         transport.send(m.Release(unit.k))
-        transport.send(m.Want(unit.k % lanes, 1))
+        transport.send(m.Want(1))
     transport.send(m.Finished())
     transport.close()
 
 
 def _receive_unit(transport: PeerTransport) -> m.DeliveredUnit:
     while isinstance(message := transport.receive(PATIENCE_S), m.End):
-        pass  # the lane's last unit has already arrived
+        pass  # the last unit has already arrived
     assert isinstance(message, m.DeliveredUnit)
     return message
 
 
-def socket_units_per_s(num_units: int, lanes: int) -> float:
+def socket_units_per_s(num_units: int, trainers: int) -> float:
     """Units per second through sockets, with the dispatcher in this process."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         peers = [FORK.Process(target=decode, args=(run_dir,)) for _ in range(DECODERS)]
-        peers.append(FORK.Process(target=train, args=(run_dir, num_units, lanes)))
-        return num_units / _serve_to(peers, lambda: serve(run_dir, num_units, lanes))
+        peers += [FORK.Process(target=train, args=(run_dir, num_units, rank, trainers)) for rank in range(trainers)]
+        return num_units / _serve_to(peers, lambda: serve(run_dir, num_units))
 
 
 def _serve_to(peers: Sequence[mp.process.BaseProcess], serve_them: Callable[[], float]) -> float:
@@ -223,12 +223,12 @@ def _serve_to(peers: Sequence[mp.process.BaseProcess], serve_them: Callable[[], 
 def probe_want(run_dir: Path, num_units: int, answer: Connection) -> None:
     """Trainer that asks for one unit at a time, and leaves the decoders time to fill the next ones."""
     transport = connect(run_dir)
-    transport.send(attach(1))
+    transport.send(attach())
     seconds = []
     for _ in range(num_units):
         time.sleep(PAUSE_S)
         asked_s = time.perf_counter()
-        transport.send(m.Want(0, 1))
+        transport.send(m.Want(1))
         unit = _receive_unit(transport)
         seconds.append(time.perf_counter() - asked_s)
         transport.send(m.Release(unit.k))
@@ -297,7 +297,11 @@ class _Ranges(http.server.BaseHTTPRequestHandler):
         self._head(200, FILE_BYTES)
 
     def do_GET(self) -> None:
-        """Send the requested range."""
+        """Send the file, or the requested range of it."""
+        if "Range" not in self.headers:
+            self._head(200, FILE_BYTES)
+            self.wfile.write(bytes(FILE_BYTES))
+            return
         first, last = (int(number) for number in self.headers["Range"].removeprefix("bytes=").split("-"))
         last = min(last, FILE_BYTES - 1)
         self._head(206, last - first + 1, ("Content-Range", f"bytes {first}-{last}/{FILE_BYTES}"))
@@ -328,12 +332,12 @@ def grant_ms(kind: str, num_grants: int, *, busy: bool) -> tuple[list[float], fl
             others = FORK.Process(target=decode, args=(run_dir,))
             probe = FORK.Process(target=probe_want, args=(run_dir, num_grants, answer))
         else:
-            others = FORK.Process(target=train, args=(run_dir, num_grants, 1))
+            others = FORK.Process(target=train, args=(run_dir, num_grants))
             probe = FORK.Process(target=probe_hello, args=(run_dir, num_grants, answer))
         for process in (others, probe):  # before any thread starts: they are forked
             process.start()
         transfer = Transfer(run_dir) if busy else None
-        serve(run_dir, num_grants, 1)
+        serve(run_dir, num_grants)
         rate = transfer.stop() if transfer else 0.0
         seconds = answers.recv()
         for process in (others, probe):
@@ -353,13 +357,13 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the service logs to a file; here it would be the terminal
 
-    print(f"{'':<10}{'lanes':>6}{'units/s':>10}{'slowest':>10}{'fastest':>10}")
+    print(f"{'':<10}{'trainers':>9}{'units/s':>10}{'slowest':>10}{'fastest':>10}")
     rates: dict[str, int] = {}
     for name, measure in (("pure", pure_units_per_s), ("sockets", socket_units_per_s)):
-        for lanes in (1, 4):
-            found = sorted(measure(arguments.units, lanes) for _ in range(arguments.repeats))
-            rates[f"{name}, {lanes} lanes"] = round(statistics.median(found))
-            print(f"{name:<10}{lanes:>6}{statistics.median(found):>10,.0f}{found[0]:>10,.0f}{found[-1]:>10,.0f}")
+        for trainers in (1, 4):
+            found = sorted(measure(arguments.units, trainers) for _ in range(arguments.repeats))
+            rates[f"{name}, {trainers} trainers"] = round(statistics.median(found))
+            print(f"{name:<10}{trainers:>9}{statistics.median(found):>10,.0f}{found[0]:>10,.0f}{found[-1]:>10,.0f}")
 
     print(f"\n{'':<10}{'transfer':>10}{'MB/s':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}")
     p99_ms: dict[str, float] = {}

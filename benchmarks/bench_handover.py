@@ -149,8 +149,8 @@ def arena_consumer(
 ) -> None:
     """Trainer without the training."""
     transport = PeerTransport(run_dir, TransportConfig(), writable=False, stopped=lambda: False)
-    transport.send(m.Attach(0, 1, PLAN_HASH, (m.Cursor(),)))
-    transport.send(m.Want(0, CREDIT))
+    transport.send(m.Attach(0, 1, PLAN_HASH, m.Cursor()))
+    transport.send(m.Want(CREDIT))
     meter = Meter(pids)
     expected = 0
     for _ in range(num_units):
@@ -161,7 +161,7 @@ def arena_consumer(
         meter.read(payload_of(slot))
         expected += sums[unit.slot if in_place else unit.k % SLOTS]
         transport.send(m.Release(unit.k))
-        transport.send(m.Want(0, 1))
+        transport.send(m.Want(1))
     answer.send(meter.result(expected))
     transport.send(m.Finished())
     del slot

@@ -20,9 +20,12 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from common.config import StreamConfig
 from common.messages import Cursor
-from services.trainer.ranks.agreement import Turn
-from services.trainer.stream.position import LanePosition, StreamPosition
+from services.trainer.ranks.agreement import Agreement, Share, Turn
+from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.sharded_position import start_of
+from services.trainer.stream.shares import ShardShare, shares_of_rank
 
 GPUS = 8
 NODES = (1, 4, 16, 64)
@@ -65,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    agreement_ms = {nodes * GPUS: statistics.median(agreement_cpu_ms(nodes * GPUS, repeats)) for nodes in NODES}
+    agreement_ms = {nodes * GPUS: statistics.median(agreement_cpu_ms(nodes, repeats)) for nodes in NODES}
     rows = [terms(nodes, agreement_ms[nodes * GPUS] / 1000) for nodes in NODES]
     for name in rows[0]:
         print(f"{name:<44}", *(f"{row[name]:>10.3g}" for row in rows))
@@ -101,24 +104,54 @@ def terms(nodes: int, agreement_s: float) -> dict[str, float]:
     }
 
 
-def agreement_cpu_ms(ranks: int, repeats: int) -> list[float]:
-    """CPU time of one rank for a step's agreement among ``ranks``, in ms: each has one lane."""
-    position = StreamPosition.start(ranks)
-    moved = LanePosition(cursor=Cursor(unit=1, microbatch=3), open_unit_events=8_192, content="0" * 32)
+@dataclass
+class OneOfMany:
+    """One rank of a group; the texts of all, in ``answers``, are known before."""
+
+    rank: int
+    size: int
+    answers: list[str]
+    sent: str = ""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, text: str) -> list[str]:
+        """Texts of all ranks."""
+        self.sent = text
+        return self.answers
+
+
+def agreement_cpu_ms(nodes: int, repeats: int) -> list[float]:
+    """CPU time of one rank for a step's agreement among those of ``nodes``, in ms: each node's share one shard."""
+    ranks, stream = nodes * GPUS, StreamConfig(shards=nodes)
+    position = start_of(nodes)
+    moved = position.shards[0].model_copy(
+        update={"cursor": Cursor(unit=1, microbatch=3), "open_unit_events": 8_192, "content": "0" * 32}
+    )
+    texts = []
+    for rank in range(ranks):
+        one = OneOfMany(rank, ranks, [Turn().model_dump_json()])  # nobody else is ready: its text is all that comes
+        _agree(one, position, moved, shares_of_rank(stream, rank, ranks), steps=1)
+        texts.append(one.sent)
     times = []
     for _ in range(repeats):
-        lanes = (moved, *position.lanes[1:])
         steps = max(2, 2_000 // ranks)
         began_s = time.process_time()
-        for _ in range(steps):
-            growth = position.model_copy(update={"lanes": lanes}).since(position)
-            turn = Turn(ready=True, microbatches=1, events=8_192, particles=40_000, growth=growth)
-            text = turn.model_dump_json(exclude_defaults=True)
-            turns = [Turn.model_validate_json(text) for _ in range(ranks)]
-            others = [one.growth.model_copy(update={"lanes": {rank: moved}}) for rank, one in enumerate(turns)]
-            position.merged(others)
+        _agree(OneOfMany(0, ranks, texts), position, moved, shares_of_rank(stream, 0, ranks), steps)
         times.append(1000 * (time.process_time() - began_s) / steps)
     return times
+
+
+def _agree(
+    group: OneOfMany, position: StreamPosition, moved: StreamPosition, shares: list[ShardShare], steps: int
+) -> None:
+    """Agree on ``steps`` steps, each from ``position``, with ``moved`` in the rank's shards behind it."""
+    agreement = Agreement(group, lambda: False)
+    for _ in range(steps):
+        after = position.with_shards({one.shard: moved for one in shares})
+        agreement.ready(position, position, after, Share(1, 8_192, 40_000), shares)
 
 
 if __name__ == "__main__":

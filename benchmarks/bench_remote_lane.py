@@ -1,18 +1,18 @@
-"""Throughput of a lane over tcp, compared with the shared arena on the fetcher's machine.
+"""Throughput of a trainer's connection over tcp, compared with the shared arena on the fetcher's machine.
 
-Question: does a lane over tcp (loopback, so that no network limits it) keep up with the decoders and a GPU?
+Question: does a connection over tcp (loopback, so that no network limits it) keep up with the decoders and a GPU?
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_remote_lane [--seconds 5] [--slot-mib 8]
 
-Table: for each lane, the rate at which a trainer receives full slots and copies each once more into its own memory
-(as the CPU copier does; on CUDA the GPU copies instead), and the CPU time of both processes for a GiB. `local`:
-the shared arena. `tcp`: encrypted, as a lane over tcp always is. A process in the fetcher's place sends full slots
-as fast as they are wanted; nothing is decoded.
+Table: for each connection, the rate at which a trainer receives full slots and copies each once more into its own
+memory (as the CPU copier does; on CUDA the GPU copies instead), and the CPU time of both processes for a GiB. `local`:
+the shared arena. `tcp`: encrypted, as a connection over tcp always is. A process in the fetcher's place sends full
+slots as fast as they are wanted; nothing is decoded.
 
 Reading: `local` is the speed of one copy. `tcp` adds the kernel's two copies, one into the ring, and CURVE, one thread
-on each side: this limits a lane on any network. Divide by the bytes of an event to get events/s.
+on each side: this limits a connection on any network. Divide by the bytes of an event to get events/s.
 Results are in benchmarks/results/.
 """
 
@@ -42,7 +42,7 @@ PLAN = "0" * 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Bytes a second of a lane: shared memory, tcp.")
+    parser = argparse.ArgumentParser(description="Bytes a second of a connection: shared memory, tcp.")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--slot-mib", type=float, default=8.0)
     parser.add_argument("--serve", nargs=2, metavar=("RUN_DIR", "CONFIG"), help=argparse.SUPPRESS)
@@ -51,20 +51,20 @@ def main() -> None:
     if arguments.serve:
         serve(Path(arguments.serve[0]), TransportConfig.model_validate_json(arguments.serve[1]), slot_bytes)
         return
-    print(f"{'lane':<8}{'units/s':>10}{'GiB/s':>8}{'CPU s/GiB':>12}")
+    print(f"{'kind':<8}{'units/s':>10}{'GiB/s':>8}{'CPU s/GiB':>12}")
     gib_per_s = {}
-    for lane in ("local", "tcp"):
+    for kind in ("local", "tcp"):
         with tempfile.TemporaryDirectory() as folder:
-            units_per_s, cpu_s = measure(lane, Path(folder), slot_bytes, arguments.seconds)
-        gib_per_s[lane] = round(units_per_s * slot_bytes / 2**30, 3)
-        print(f"{lane:<8}{units_per_s:>10.1f}{gib_per_s[lane]:>8.2f}{cpu_s:>12.2f}", flush=True)
+            units_per_s, cpu_s = measure(kind, Path(folder), slot_bytes, arguments.seconds)
+        gib_per_s[kind] = round(units_per_s * slot_bytes / 2**30, 3)
+        print(f"{kind:<8}{units_per_s:>10.1f}{gib_per_s[kind]:>8.2f}{cpu_s:>12.2f}", flush=True)
     print(json.dumps({"benchmark": "remote_lane", "slot_mib": arguments.slot_mib, "gib_per_s": gib_per_s}))
 
 
-def measure(lane: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[float, float]:
+def measure(kind: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[float, float]:
     """Units per second, and CPU seconds of both processes for each GiB."""
     config = TransportConfig(connect_timeout_s=30)
-    if lane == "tcp":
+    if kind == "tcp":
         make_server_keys(folder / "keys")
         make_client_keys(folder / "keys", "trainer")
         config = config.model_copy(update={"listen": "tcp://127.0.0.1:*", "keys": folder / "keys"})
@@ -72,7 +72,7 @@ def measure(lane: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[f
     arguments = [str(folder), config.model_dump_json()]
     with subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as fetcher:
         assert fetcher.stdout is not None
-        peer = connect(lane, folder, config, fetcher.stdout.readline().strip(), slot_bytes)
+        peer = connect(kind, folder, config, fetcher.stdout.readline().strip(), slot_bytes)
         before_s = cpu_seconds()
         units, wall_s = take(peer, slot_bytes, seconds)
         cpu_s = cpu_seconds() - before_s
@@ -82,10 +82,10 @@ def measure(lane: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[f
 
 
 def connect(
-    lane: str, folder: Path, config: TransportConfig, address: str, slot_bytes: int
+    kind: str, folder: Path, config: TransportConfig, address: str, slot_bytes: int
 ) -> PeerTransport | RemotePeerTransport:
-    """Trainer's end of a lane."""
-    if lane == "local":
+    """Trainer's end of a connection."""
+    if kind == "local":
         return PeerTransport(folder, config, writable=False, stopped=lambda: False)
     keys = None if config.keys is None else config.keys / "for-trainer"
     return RemotePeerTransport(
@@ -100,14 +100,14 @@ def connect(
 def take(peer: PeerTransport | RemotePeerTransport, slot_bytes: int, seconds: float) -> tuple[int, float]:
     """Take units for ``seconds`` after a first round. Returns their number and the time in seconds."""
     copy = np.empty(slot_bytes, np.uint8)
-    peer.send(m.Want(0, PREFETCH))
+    peer.send(m.Want(PREFETCH))
     units, started_s = -SLOTS, time.perf_counter()
     while units < 0 or time.perf_counter() - started_s < seconds:
         unit = peer.receive(1.0)
         if isinstance(unit, m.DeliveredUnit):
             copy[:] = peer.arena.slot(unit.slot)
             peer.send(m.Release(unit.k))
-            peer.send(m.Want(0, 1))
+            peer.send(m.Want(1))
             units += 1
             if units == 0:
                 started_s = time.perf_counter()
@@ -124,7 +124,7 @@ def serve(run_dir: Path, config: TransportConfig, slot_bytes: int) -> None:
         while served:
             for event in server.poll(1.0):
                 match event:
-                    case Received(peer, m.Want(_, units)):
+                    case Received(peer, m.Want(units)):
                         for _ in range(units):
                             layout = m.Layout(1, slot_bytes, 1)
                             server.send(peer, m.DeliveredUnit(k, 0, 0, 0, k % SLOTS, 0, layout, m.Tally(), ()))

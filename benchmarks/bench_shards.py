@@ -1,8 +1,8 @@
 """Cost of shards on one machine.
 
 Question: how much slower is a run whose stream is divided into S shards, each with a fetcher, decoders and an arena of
-its own, than the same run with one? Both have the same files, lanes and number of decoders in all, and a trainer that
-only counts (`--model none`), so that nothing but the pipeline is measured.
+its own, than the same run with one? Both have the same files and number of decoders in all, and a trainer that only
+counts (`--model none`), so that nothing but the pipeline is measured.
 
     python -m benchmarks.bench_shards [--shards 4] [--events 400000] [--epochs 20] [--repeats 5]
 
@@ -54,11 +54,10 @@ def main() -> None:
     print(json.dumps({"benchmark": "shards", "ratios": ratios, "found": found, "python": platform.python_version()}))
 
 
-def run(data: Path, run_dir: Path, shards: int, lanes: int, epochs: int) -> tuple[float, float]:
+def run(data: Path, run_dir: Path, shards: int, decoders: int, epochs: int) -> tuple[float, float]:
     """Events a second of the session, and events a second of CPU time of all processes."""
     command = [sys.executable, "-m", "icestream", "run", "-i", str(data), "--run-dir", str(run_dir), "--model", "none"]
-    command += ["--decoders", str(lanes // shards), "--set", f"epochs={epochs}", "--set", f"stream.lanes={lanes}"]
-    command += ["--set", f"stream.shards={shards}"]
+    command += ["--decoders", str(decoders // shards), "--set", f"epochs={epochs}", "--set", f"stream.shards={shards}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -88,8 +88,9 @@ class ReadyFeed:
 
     def __init__(self, steps: int) -> None:
         self.waits = BatchWaits()
-        self.position = StreamPosition.start(1)
+        self.position = StreamPosition()
         self.ended = False
+        self.outside_values = ""
         self.asked_s: list[float] = []
         self._steps = steps
         offsets = torch.arange(257)
@@ -126,7 +127,7 @@ def one_run(steps: int) -> tuple[float, float, float]:
         run_dir = Path(folder)
         write_status(run_dir, "fetcher", a_fetcher())
         state = TrainState(NothingToDo(), CPU, "ab" * 16, headline="w_gap")
-        telemetry = open_telemetry(run_dir, config, state, NothingToSee(), "{}", read_validation_events)
+        telemetry = open_telemetry(run_dir, config, state, NothingToSee(), config.own_json(), read_validation_events)
         checkpoints = Checkpoints(run_dir, 1, wait_s=1.0, stopped=lambda: False)
         after_step = Gauges(run_dir, trainer, CPU).stepped
         try:

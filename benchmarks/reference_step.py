@@ -50,7 +50,7 @@ class ReferenceStep:
         standardise = self.networks.standardise
         _fit(standardise, primary, muons)
         self._noise.begin(self._steps)
-        random = self._noise.of(microbatch.lane)
+        random = self._noise.of(microbatch)
         conditions = standardise.conditions(primary)
         real = standardise.features(muons)
         counts = microbatch.offsets_E1.diff()

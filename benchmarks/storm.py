@@ -66,7 +66,7 @@ IDLE = "steps that take no time"
 CONDITIONS = {
     "files in place": (),
     "files behind a web server": ("stream.block_files=1", "transport.sockets=folder"),
-    "two trainers": ("local.trainers=2", "stream.lanes=4", "stream.slots=8"),
+    "two trainers": ("local.trainers=2",),
     IDLE: ("trainer.checkpoint_every=50",),
 }
 

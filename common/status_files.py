@@ -32,7 +32,7 @@ _not_written = Rarely(logging.getLogger(__name__))
 def write_status(run_dir: Path, name: str, status: Status) -> None:
     """Replace the status file of the service ``name``. An error of the machine doesn't end the service.
 
-    A descriptor is kept in reserve, so that a service without free descriptors can still report it.
+    Two descriptors are kept in reserve, so that a service without free descriptors can still report it.
     """
     path = run_dir / STATUS_FOLDER / f"{name}.json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -44,7 +44,8 @@ def write_status(run_dir: Path, name: str, status: Status) -> None:
         except OSError as error:
             _not_written.log("%s: can't be written (%s); it shows the former status", path, error.strerror)
         with contextlib.suppress(OSError):
-            _reserve.append(os.open(os.devnull, os.O_RDONLY))
+            while len(_reserve) < 2:  # the file is opened twice: see replacing()
+                _reserve.append(os.open(os.devnull, os.O_RDONLY))
 
 
 def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:

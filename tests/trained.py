@@ -81,7 +81,7 @@ def write_checkpoint(path: Path, config: Config, sampler: WganSampler | Likeliho
             "format": FORMAT,
             "config": config.model_dump_json(),
             "task": {"networks": networks},
-            "position": StreamPosition.start(1).model_dump_json(),
+            "position": StreamPosition().model_dump_json(),
             "step": 7,
         },
         path,

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         was_interrupted = True
     measurement = Measurement(
         date=str(date.today()),
-        command=" ".join(["python -m benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)]),
+        command=command_of(given),
         commit=commit(),
         setting=setting,
         machine=machine.rows[0],
@@ -116,6 +116,14 @@ def finish(measurement: Measurement, folder: Path, say: Callable[[str], None]) -
     if measurement.was_interrupted:
         return INTERRUPTED
     return 1 if bad else 0
+
+
+def command_of(given: argparse.Namespace) -> str:
+    """Return the command line, but for the folder of the results."""
+    words = ["python -m benchmarks.gpu"]
+    words += [f"--device {given.device}"] if given.device != "cuda" else []
+    words += [f"--only {stage}" for stage in given.only or ()]
+    return " ".join([*words, *(["--quick"] if given.quick else [])])
 
 
 def why_not_writable(folder: Path) -> str:

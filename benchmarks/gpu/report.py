@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from benchmarks.gpu.derived import ceilings_of, with_rates
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.stages import STAGES
 
+ROOT = Path(__file__).resolve().parents[2]
 READING = """\
 Times are medians, ceilings the best of many. `host`: until the call of a step returned; where the device is the limit,
 the host waits for its queue. Operators and bytes are counted on the eager code, bytes as whole inputs and outputs of
@@ -51,10 +53,18 @@ def write(measurement: Measurement, folder: Path) -> tuple[Path, Path]:
     number = 1
     while (path := folder / f"{stem}{f'-{number}' if number > 1 else ''}.md").exists():
         number += 1
-    path.write_text(page(measurement))
+    path.write_text(without_places(page(measurement)))
     data = path.with_suffix(".json")
-    data.write_text(json.dumps(as_json(measurement), indent=1) + "\n")
+    data.write_text(without_places(json.dumps(as_json(measurement), indent=1)) + "\n")
     return path, data
+
+
+def without_places(text: str) -> str:
+    """Return the text with files of this checkout and of Python's packages named from there on: a page is for others,
+    and says nothing of the machine's folders."""
+    for place in sorted({str(ROOT), *sysconfig.get_paths().values()}, key=len, reverse=True):
+        text = text.replace(f"{place}/", "")
+    return text
 
 
 def slug(name: str) -> str:

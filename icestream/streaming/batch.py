@@ -39,7 +39,7 @@ class RaggedBatch:
         is_last: bool = False,
     ) -> None:
         """``device``: where the batch's tensors are; those of a batch without microbatches are made there."""
-        self._batch = batch
+        self._content = batch
         self._schema = schema
         self._device = device
         self.epoch = epoch
@@ -48,6 +48,13 @@ class RaggedBatch:
         """Position of the stream after this batch: see EventStream.state_dict."""
         self.is_last = is_last
         """True for the last batch of an epoch."""
+        self.was_read = False
+        """True once anything of its events was asked for."""
+
+    @property
+    def _batch(self) -> Batch:
+        self.was_read = True
+        return self._content
 
     @property
     def microbatches(self) -> Sequence[Microbatch]:

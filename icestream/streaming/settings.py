@@ -88,6 +88,10 @@ def _refuse_training_run(run_dir: Path) -> None:
         raise BadInputError(f"{run_dir} is the run directory of a training ({model}): name another folder as run_dir")
 
 
+HANDED_OUT = "handed_out"
+"""Key of the state after all batches that were handed out, in one after an earlier batch."""
+
+
 class StreamState(NamedTuple):
     """Place in a stream: all that is needed to continue there."""
 

@@ -22,7 +22,7 @@ from common.transport import StopRequested
 from icestream.streaming.batch import RaggedBatch
 from icestream.streaming.python_words import in_python, python_words
 from icestream.streaming.session import Session
-from icestream.streaming.settings import StreamState, stream_config
+from icestream.streaming.settings import HANDED_OUT, StreamState, stream_config
 from services.config.root import Config
 from services.trainer.ranks.rank_place import RankPlace, device_of, place_from
 from services.trainer.stream.fed_batch import FedBatch
@@ -103,8 +103,15 @@ class EventStream(IterableDataset[RaggedBatch]):
         """Batch behind the last one that was handed out: one is held back to know which is the last of an epoch."""
         self._end = self._state.position
         """Position behind the newest epoch that ended."""
-        self._epoch_ended = False
-        """True if the newest batch was the last one of its epoch."""
+        self._loop = object()
+        """The newest loop that has begun: any other one is over."""
+        self._loaded_over: StreamState | None = None
+        """State that a loader saved together with the newest loaded one, which is of fewer batches; None once a batch
+        was handed out."""
+        self._first_after: tuple[RaggedBatch, Mapping[str, Any]] | None = None
+        """First batch after a state with ``after``, and that state; None before it, and once the second one is here."""
+        self._loaded: Mapping[str, Any] | None = None
+        """State with ``after`` that was loaded; None once a batch was handed out."""
         self._warned = ""
         self._in_use = threading.Lock()
         weakref.finalize(self, self._session.close)
@@ -141,16 +148,25 @@ class EventStream(IterableDataset[RaggedBatch]):
         ``after`` is for loops that fetch batches ahead (Lightning does): only the caller knows which it has trained on.
         The state after the last batch of an epoch is the start of the next epoch.
         """
-        if after is not None:
-            return StreamState(after.position, after.epoch + after.is_last).saved(self._config)
-        return self._state.saved(self._config)
+        if after is None:
+            return self._state.saved(self._config)
+        exact = StreamState(after.position, after.epoch + after.is_last).saved(self._config)
+        return exact | {HANDED_OUT: self._state.saved(self._config)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state. Raises BadInputError if it is of another stream: other settings or another version.
 
-        That the files are the same is checked with the first batch.
+        That the files are the same is checked with the first batch. A state with ``after`` is not replaced by the one
+        that a loader saved at the same time: Lightning loads this later, and it is of the batches fetched ahead, too.
         """
-        self._state = StreamState.read(state_dict, self._config)
+        state = StreamState.read(state_dict, self._config)
+        if state == self._loaded_over:
+            return
+        handed_out = state_dict.get(HANDED_OUT)
+        self._loaded_over = StreamState.read(handed_out, self._config) if handed_out is not None else None
+        self._loaded = state_dict if handed_out is not None else None
+        self._first_after = None
+        self._state = state
         self._forget()
         self._session.leave()
 
@@ -160,9 +176,17 @@ class EventStream(IterableDataset[RaggedBatch]):
                 "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
                 " (icestream.stream(decoders=...))"
             )
-        self._epoch_ended = False
-        while not self._epoch_ended:
-            yield self._next()
+        batch = self._next(begins=True)
+        self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
+        yield batch
+        while not batch.is_last:
+            if self._loop is not this:
+                raise BadInputError(
+                    "another loop over this stream has begun since, and goes on where this one was: leave a loop before"
+                    " the next one, and give loops side by side a stream each"
+                )
+            batch = self._next()
+            yield batch
 
     def __enter__(self) -> Self:
         return self
@@ -185,11 +209,14 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._source, self._held = None, None
 
     @python_words()
-    def _next(self) -> RaggedBatch:
+    def _next(self, *, begins: bool = False) -> RaggedBatch:
         """Return the next batch. Raises BadInputError while another thread waits for one."""
         if not self._in_use.acquire(blocking=False):
             raise BadInputError("another thread reads this stream: give each thread a stream of its own")
         try:
+            if begins and self._first_after is not None and not self._first_after[0].was_read:
+                # Lightning fetches it, and drops it for a new loop, where it resumes behind an epoch's last validation.
+                self.load_state_dict(self._first_after[1])
             return self._following()
         finally:
             self._in_use.release()
@@ -199,16 +226,14 @@ class EventStream(IterableDataset[RaggedBatch]):
         batch = self._held or self._fetched() or self._first_of_next_epoch()
         self._held = batch  # until the next one is here: an error loses none
         following = self._fetched()
-        epoch, self._held, self._epoch_ended = self._state.epoch, following, following is None
-        self._state = StreamState(batch.position if following else self._end, epoch + self._epoch_ended)
-        return RaggedBatch(
-            batch.batch,
-            self._schema,
-            epoch,
-            self._state.position,
-            device=self._device,
-            is_last=self._epoch_ended,
+        epoch, self._held, is_last = self._state.epoch, following, following is None
+        self._state = StreamState(batch.position if following else self._end, epoch + is_last)
+        found = RaggedBatch(
+            batch.batch, self._schema, epoch, self._state.position, device=self._device, is_last=is_last
         )
+        self._first_after = None if self._loaded is None else (found, self._loaded)
+        self._loaded = self._loaded_over = None
+        return found
 
     def _first_of_next_epoch(self) -> FedBatch:
         """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""

@@ -17,7 +17,7 @@ from common.atomic_file import OWNER_ONLY, replace_file
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.files.remote_access import RemoteAccess
-from common.mistakes import remove, unknown_key, validated
+from common.mistakes import GONE, remove, unknown_key, validated
 from common.own_code import is_own
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
@@ -301,6 +301,8 @@ def _refit(tree: dict[str, Any]) -> str | None:
     Deletes other models' sections if this version does not know them: a config.json has those of all models of its
     version. Raises BadInputError for other keys of another version.
     """
+    for gone in GONE:
+        remove(tree, gone)
     trainer = tree.get("trainer")
     if not isinstance(trainer, dict) or tree.get("workload") not in registry.names():
         return None

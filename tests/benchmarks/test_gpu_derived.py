@@ -119,3 +119,12 @@ def test_only_errors_and_failed_checks_are_bad() -> None:
 
 def test_the_name_of_a_card_becomes_a_part_of_a_files_name() -> None:
     assert slug("NVIDIA A100-SXM4-80GB (MIG 3g.40gb)") == "nvidia-a100-sxm4-80gb-mig-3g-40gb"
+
+
+def test_the_written_page_names_no_folder_of_the_machine(tmp_path: Path) -> None:
+    failed = Finding("step", "failed", "RuntimeError: no", traceback=f'File "{__file__}", File "{json.__file__}"')
+    for path in write(measurement([failed]), tmp_path):
+        assert str(Path(__file__).parents[2]) not in path.read_text()
+        assert str(Path(json.__file__).parents[1]) not in path.read_text()
+    assert "tests/benchmarks/test_gpu_derived.py" in path.read_text()
+    assert "json/__init__.py" in path.read_text()

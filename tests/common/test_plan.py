@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -132,6 +133,62 @@ def test_no_decoder_makes_more_microbatches_than_the_plan_counts_on(
     assert made <= max_microbatches(len(counts), sum(counts), stream)
     needed = slot_bytes_needed(MUONS, Layout(len(counts), sum(counts), made))
     assert SlotCapacity(MUONS, stream).bytes_needed(len(counts), sum(counts)) >= needed
+
+
+def big(unit_events: int, **limits: object) -> StreamConfig:
+    """Stream whose slots limit no unit."""
+    return StreamConfig.model_validate({"unit_events": unit_events, "slot_mib": 8, **limits})
+
+
+def unit_rows(files: list[list[int]], stream: StreamConfig) -> list[int]:
+    """Rows of each unit of a block, given those of the row groups of its files."""
+    capacity = SlotCapacity(MUONS, stream)
+    staged = [
+        StagedFile(number, f"f{number}", Footer(tuple(RowGroup(rows, 0) for rows in of_file)))
+        for number, of_file in enumerate(files)
+    ]
+    return [unit.rows for unit in plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=1)]
+
+
+@pytest.mark.parametrize(
+    ("files", "unit_events", "expected"),
+    [
+        ([[10] * 8], 70, [40, 40]),  # a block of one file: not 70 and 10
+        ([[10] * 7], 70, [70]),
+        ([[10] * 15], 70, [50, 50, 50]),
+        ([[10] * 30, [10] * 10, [10] * 24], 70, [70, 60, 70, 60, 70, 60, 70, 60, 60, 60]),
+        ([[80_000], [80_000] * 6, [80_000]], 560_000, [320_000, 320_000]),
+        ([[10]], 70, [10]),
+    ],
+)
+def test_units_of_a_block_are_equal_parts_of_it(files: list[list[int]], unit_events: int, expected: list[int]) -> None:
+    stream = big(unit_events, slot_mib=64)
+    assert sorted(unit_rows(files, stream)) == sorted(expected)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.lists(st.integers(1, 30), max_size=12), max_size=6), st.integers(60, 400), st.booleans())
+def test_no_unit_is_smaller_or_larger_than_the_equal_part_by_more_than_a_row_group(
+    files: list[list[int]], unit_events: int, shuffle: bool
+) -> None:
+    rows = [rows for of_file in files for rows in of_file]
+    assume(rows)
+    found = unit_rows(files, big(unit_events, shuffle=shuffle))
+    num_units = -(-sum(rows) // unit_events)
+    assert sum(found) == sum(rows)
+    assume(max(rows) * num_units <= sum(rows))
+    assert len(found) == num_units
+    assert all(abs(one - sum(rows) / num_units) < max(rows) for one in found)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 5_000), st.integers(1, 600))
+def test_the_spans_of_a_row_group_are_equal_parts_of_it(rows: int, unit_events: int) -> None:
+    stream = big(unit_events)
+    found = [span.rows for span in cut_spans(np.ones(rows, np.int64), SlotCapacity(MUONS, stream), stream)]
+    assert sum(found) == rows
+    assert len(found) == -(-rows // unit_events)
+    assert max(found) - min(found) < len(found), "not 70 and 10"
 
 
 def content_of(num_files: int) -> list[list[list[int]] | None]:

@@ -1,4 +1,4 @@
-"""A lane over tcp against peers without a key, with a wrong one, and with a good one and bad intentions."""
+"""A connection over tcp against peers without a key, with a wrong one, and with a good one and bad intentions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from common.transport.remote_server import RemoteServer
 
 PLAN = "ab" * 16
 JOIN = [wire.JOIN, wire.encode_handshake(wire.Join())]
-WANT = [wire.MESSAGE, m.encode(m.Want(0, 1))]
+WANT = [wire.MESSAGE, m.encode(m.Want(1))]
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 _MANY_POLLS = 600  # of 0.05 s: a bound, never a wait
 
@@ -161,7 +161,7 @@ def test_who_only_connects_takes_few_descriptors_and_a_trainer_from_elsewhere_st
         trainer = peer(good)
         trainer.send_multipart(JOIN)
         trainer.send_multipart(WANT)
-        assert [event.message for event in poll_for(server, Received) if isinstance(event, Received)] == [m.Want(0, 1)]
+        assert [event.message for event in poll_for(server, Received) if isinstance(event, Received)] == [m.Want(1)]
     poll_until(server, lambda: open_connections(server) == 1)
     assert sum("ended a connection from 127.0.0.2" in record.getMessage() for record in caplog.records) <= 5
 
@@ -224,7 +224,7 @@ def test_who_has_no_key_that_fits_is_not_heard(
     poll_until(server, lambda: open_connections(server) == 1)  # the rogue has come and gone, or not come yet
     trainer.send_multipart(JOIN)
     trainer.send_multipart(WANT)
-    assert poll_for(server, Received) == [Received(f"tcp-{trainer.getsockopt(zmq.ROUTING_ID).decode()}", m.Want(0, 1))]
+    assert poll_for(server, Received) == [Received(f"tcp-{trainer.getsockopt(zmq.ROUTING_ID).decode()}", m.Want(1))]
     assert server.malformed == 0
     assert not rogue.poll(0)
 
@@ -353,17 +353,17 @@ def test_malformed_messages_without_end_end_the_connection_and_fill_no_log(
     assert sum("dropped a message" in record.getMessage() for record in caplog.records) == 5
 
 
-ATTACH = {"op": "Attach", "v": m.PROTOCOL_VERSION, "rank": 0, "ranks": 1, "plan_hash": PLAN, "cursors": ()}
+ATTACH = {"op": "Attach", "v": m.PROTOCOL_VERSION, "rank": 0, "ranks": 1, "plan_hash": PLAN, "cursor": {}}
 
 
 @pytest.mark.parametrize(
     "raw",
     [
         msgpack.packb(ATTACH | {"bad_files": (-1,) * 1_000_000}),
-        msgpack.packb(ATTACH | {"cursors": ({},) * 100_000}),
+        msgpack.packb(ATTACH | {"cursor": ({},) * 100_000}),
         msgpack.packb(ATTACH | {"rank": ((1,),) * 100_000}),
     ],
-    ids=["bad files", "cursors", "rank"],
+    ids=["bad files", "cursor", "rank"],
 )
 def test_bad_tuples_cost_a_trainer_with_a_key_its_message_and_nobody_anything_else(
     server: RemoteServer, peer: Peer, good: tuple[bytes, KeyPair], raw: bytes, caplog: pytest.LogCaptureFixture
@@ -373,7 +373,7 @@ def test_bad_tuples_cost_a_trainer_with_a_key_its_message_and_nobody_anything_el
         rogue.send_multipart(frames)
     (event,) = poll_for(server, Received)
     assert isinstance(event, Received)
-    assert event.message == m.Want(0, 1)
+    assert event.message == m.Want(1)
     assert server.malformed == 1
     assert all(len(record.getMessage()) < 400 for record in caplog.records)
 

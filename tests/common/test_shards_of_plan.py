@@ -17,7 +17,7 @@ numbers = st.integers(2, 7)
 
 
 def stream_of(shards: int, **settings: object) -> StreamConfig:
-    return StreamConfig.model_validate({"block_files": 2, "lanes": shards, "shards": shards, **settings})
+    return StreamConfig.model_validate({"block_files": 2, "shards": shards, **settings})
 
 
 def blocks_of(stream: StreamConfig, num_files: list[int], epochs: int) -> Blocks:
@@ -86,20 +86,8 @@ def test_one_shard_is_no_shard() -> None:
 
 
 def test_a_shard_of_a_stream_keeps_its_settings_and_its_number_through_copies() -> None:
-    stream = stream_of(4, lanes=8, batch_events=64).of_shard(3).model_copy(update={"slots": 20})
-    assert (stream.shard, stream.shard_lanes, stream.lane_batch_events) == (3, 2, 8)
+    stream = stream_of(4, batch_events=640).of_shard(3).model_copy(update={"slots": 20})
+    assert (stream.shard, stream.shard_batch_events, stream.microbatch_events) == (3, 160, 10)
     assert "shard" not in stream.model_dump()
     with pytest.raises(ValueError, match="shard 4 is none of 4"):
         stream.of_shard(4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lanes": 6, "shards": 4}, r"stream\.lanes = 6 must be a multiple of stream\.shards = 4.*set stream\.lanes=8"),
-        ({"lanes": 8, "shards": 2, "slots": 3}, r"stream\.slots = 3 is fewer.*set stream\.slots=4"),
-    ],
-)
-def test_lanes_that_the_shards_can_not_share_are_refused(settings: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        StreamConfig.model_validate(settings)

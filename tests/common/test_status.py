@@ -116,7 +116,7 @@ def test_a_status_is_immutable() -> None:
 @pytest.mark.process
 def test_a_forked_process_does_not_close_the_descriptor_that_its_parent_kept_in_reserve(tmp_path: Path) -> None:
     write_status(tmp_path, "run", RunStatus())
-    (reserve,) = status_files._reserve
+    reserve, _ = status_files._reserve
     child = os.fork()
     if child == 0:  # as after a fork that closes the descriptors, and opens a file that gets the number
         os.dup2(os.open(tmp_path, os.O_RDONLY), reserve)

@@ -52,7 +52,7 @@ def direction_run(tmp_path_factory: pytest.TempPathFactory, neutrinos: Path) -> 
     task = SetsTask(section, StepContext(torch.device("cpu"), 1))
     trainer = {"model": "sets", "sets": section.model_dump()}
     config = Config.model_validate({"input": ["data"], "workload": "direction", "trainer": trainer})
-    state = {"config": config.model_dump_json(), "position": StreamPosition.start(1).model_dump_json()}
+    state = {"config": config.model_dump_json(), "position": StreamPosition().model_dump_json()}
     folder = tmp_path_factory.mktemp("direction-run")
     (folder / "checkpoints").mkdir()
     checkpoint = {"format": FORMAT, "task": task.state_dict(), "step": 3, **state}

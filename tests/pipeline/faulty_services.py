@@ -24,6 +24,9 @@ PACE_VARIABLE = "PACE"
 BRAKE_VARIABLE = "BRAKE"
 """Steps of each trainer at full speed, seconds that each later one takes longer, and the file that ends this."""
 
+DECODER_PAUSE_VARIABLE = "DECODER_PAUSE_S"
+"""Seconds that each decoder takes longer for a unit."""
+
 LOSE_PATIENCE_VARIABLE = "LOSE_PATIENCE"
 """File from whose existence on the fetcher counts silence of decoders that SIGSTOP holds HASTE times."""
 
@@ -167,6 +170,19 @@ def brake(free_steps: int, pause_s: float, released: Path) -> None:
         wrap(function, wrapper)
 
 
+def pause_decoder(pause_s: float) -> None:
+    """Have this decoder take so much longer for each unit."""
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            time.sleep(pause_s)
+            return function(*arguments)
+
+        return wrapped
+
+    wrap("services.decoder.decode:unit_arrays", wrapper)
+
+
 def lose_patience(lost: Path) -> None:
     """Have this fetcher count silence of stopped decoders many times, once there is the file: a short stall timeout for
     them, and none that a busy machine could exceed for the others."""
@@ -252,6 +268,8 @@ def arrange_faults(verb: str) -> None:
         try_again_after(float(told[AGAIN_VARIABLE]))
     if LOSE_PATIENCE_VARIABLE in told and verb == "fetcher":
         lose_patience(Path(told[LOSE_PATIENCE_VARIABLE]))
+    if DECODER_PAUSE_VARIABLE in told and verb == "decoder":
+        pause_decoder(float(told[DECODER_PAUSE_VARIABLE]))
     if verb != "trainer":
         return
     if BRAKE_VARIABLE in told:

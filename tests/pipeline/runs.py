@@ -134,6 +134,16 @@ class Processes:
                 )
         return self.add(popen, output_path)
 
+    def start_rank(self, rank: int, ranks: int, **variables: str) -> Process:
+        """Start a trainer that trains nothing: see rank.py."""
+        output_path = self.logs / f"{len(self.started)}-rank.log"
+        program = str(Path(__file__).with_name("rank.py"))
+        command = [sys.executable, program, "trainer", "--run-dir", str(self.run_dir), str(rank), str(ranks)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+        with output_path.open("wb") as output:
+            popen = Forked(command, output=output.fileno(), environment=environment, cwd=PACKAGE_ROOT)
+        return self.add(popen, output_path)
+
     def add(self, popen: subprocess.Popen[bytes] | Forked, output_path: Path) -> Process:
         """A process of the run that was started otherwise."""
         self.started.append(Process(popen, output_path))

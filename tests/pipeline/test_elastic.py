@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from faulty_services import PACE_VARIABLE
+from faulty_services import DECODER_PAUSE_VARIABLE, PACE_VARIABLE
 from runs import Process, Processes, kill, settings
 from showers import Undisturbed
 from watch import Watch
@@ -132,7 +132,7 @@ def test_a_trainer_a_hundred_times_faster_is_not_named_as_the_bottleneck_and_cha
 ) -> None:
     only_stream = settings("trainer.checkpoint_every=1000000", "trainer.log_every=1000000")
     endless = [*command, "--epochs", "0", "--decoders", "1", *only_stream]
-    run = processes.start("run", *endless, environment={PACE_VARIABLE: "0"})
+    run = processes.start("run", *endless, environment={PACE_VARIABLE: "0", DECODER_PAUSE_VARIABLE: "0.05"})
     processes.wait_in(run, watch.until(lambda: processes.trainer.step > undisturbed.steps), "the fourth epoch's end")
     fast = processes.wait_in(run, watch.until(lambda: stalled(processes, "no_credit")), "the hint at the decoders")
     assert fast.bottleneck == "decoders"

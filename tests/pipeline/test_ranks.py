@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from faults import is_stopped
-from forked import Forked
+from federation.free_ports import free_port
 from rank import HOLD_VARIABLE
-from runs import PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, same, settings
+from runs import SMALL_STREAM, Process, Processes, kill, same, settings
 from showers import PULSES_STREAM, Showers, write_pulses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, bytes_under, server, urls
@@ -348,13 +345,6 @@ def start_torchrun_rank(processes: Processes, rank: int, port: int, **environmen
     return processes.start("trainer", environment=variables)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_ranks_started_by_hand_meet_and_train(processes: Processes, together: list[str], of_one: Processes) -> None:
     fetcher = processes.start("fetcher", *together[:-2])
     others = [fetcher, processes.start("decoder")]
@@ -379,16 +369,6 @@ def test_a_rank_that_never_comes_is_named(processes: Processes, together: list[s
 # ---- Trainers that train nothing: the stream alone, of the trainers that a shard has.
 
 
-def start_rank(processes: Processes, rank: int, ranks: int, **variables: str) -> Process:
-    output_path = processes.logs / f"{len(processes.started)}-rank.log"
-    program = str(Path(__file__).with_name("rank.py"))
-    command = [sys.executable, program, "trainer", "--run-dir", str(processes.run_dir), str(rank), str(ranks)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-    with output_path.open("wb") as output:
-        popen = Forked(command, output=output.fileno(), environment=environment, cwd=PACKAGE_ROOT)
-    return processes.add(popen, output_path)
-
-
 @pytest.mark.parametrize(("decoders", "slots", "ranks"), [(1, 3, 2), (3, 8, 2), (2, 2, 2), (2, 3, 4)])
 def test_ranks_get_what_one_gets_whatever_the_number_of_decoders_and_slots(
     processes: Processes, together: list[str], of_one: Processes, decoders: int, slots: int, ranks: int
@@ -396,7 +376,7 @@ def test_ranks_get_what_one_gets_whatever_the_number_of_decoders_and_slots(
     fetcher = processes.start("fetcher", *together[:-2], *settings(f"stream.slots={slots}"))
     others = [fetcher, *(processes.start("decoder") for _ in range(decoders))]
     processes.wait_in(fetcher, lambda: processes.fetcher.state != "listing", "the listing")
-    started = [start_rank(processes, rank, ranks) for rank in range(ranks)]
+    started = [processes.start_rank(rank, ranks) for rank in range(ranks)]
     for process in (*started, *others):
         assert processes.finish(process) == 0, processes.report()
     assert processes.audits() == of_one.audits()
@@ -409,12 +389,12 @@ def test_a_rank_that_is_killed_and_started_again_gets_its_units_once_more_and_th
     fetcher = processes.start("fetcher", *together[:-2])
     decoder = processes.start("decoder")
     processes.wait_in(fetcher, lambda: processes.fetcher.state != "listing", "the listing")
-    other, victim = start_rank(processes, 0, 2), start_rank(processes, 1, 2, **{HOLD_VARIABLE: "1"})
+    other, victim = processes.start_rank(0, 2), processes.start_rank(1, 2, **{HOLD_VARIABLE: "1"})
     processes.wait_in(fetcher, lambda: is_stopped(victim.pid), "its first batch")
     assert (processes.run_dir / "rank-1.json").exists()
     kill(victim.pid)
     processes.finish(victim)
-    again = start_rank(processes, 1, 2)
+    again = processes.start_rank(1, 2)
     for process in (other, again, fetcher, decoder):
         assert processes.finish(process) == 0, processes.report()
     assert processes.audits() == of_one.audits()

@@ -34,7 +34,9 @@ def test_the_deterministic_mode_trains_the_same_on_a_cpu(processes: Processes, s
 
 def test_another_seed_gives_another_order_of_the_same_events(processes: Processes, scene: Scene) -> None:
     summary = processes.train(*scene.command, "--seed", "1")
-    assert not set(processes.audit()) & set(scene.undisturbed.audit)
+    # Two events may meet in a microbatch of two by chance.
+    common = set(processes.audit()) & set(scene.undisturbed.audit)
+    assert len(common) < len(scene.undisturbed.audit) / 20
     assert summary.events == scene.undisturbed.summary.events
 
 

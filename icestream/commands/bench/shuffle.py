@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 import tempfile
@@ -50,7 +49,7 @@ class ReadingOrder(BaseModel):
     events_per_cpu_s: float
     """Rate of the median round, by the CPU time of this process."""
     mixing_in_block: float | None
-    """Ratio chi²/dof of the file id over microbatches, against a permutation of each block; None: one file."""
+    """Ratio chi²/dof of the file id over batches, against a permutation of each block; None: one file."""
     mixing_over_epoch: float | None
     """Same ratio against a permutation of all events."""
 
@@ -187,7 +186,11 @@ class _Order:
         """Decode everything once, and measure the mixing."""
         everything: list[Counter[int]] = []
         for units in self._blocks:
-            of_block = [one for arrays in self._decoded(units) for one in _files_of_microbatches(arrays)]
+            of_block = [
+                one
+                for arrays in self._decoded(units)
+                for one in _files_of_batches(arrays, self._config.stream.batch_events)
+            ]
             self._in_block += observed(of_block, _total(of_block))
             everything += of_block
         self._over_epoch = observed(everything, _total(everything))
@@ -217,21 +220,20 @@ class _Order:
                 yield arrays
 
 
-def _files_of_microbatches(arrays: UnitArrays) -> list[Counter[int]]:
-    """Events by file of each microbatch."""
+def _files_of_batches(arrays: UnitArrays, batch_events: int) -> list[Counter[int]]:
+    """Events by file of each batch that the unit alone would make."""
     files = arrays.event_columns["source_file"][:, 0]
-    bounds = arrays.microbatch_bounds
     found = []
-    for first, last in itertools.pairwise(bounds):
-        numbers, events = np.unique(files[first:last], return_counts=True)
+    for first in range(0, len(files), batch_events):
+        numbers, events = np.unique(files[first : first + batch_events], return_counts=True)
         found.append(Counter(dict(zip(numbers.tolist(), events.tolist(), strict=True))))
     return found
 
 
-def _total(microbatches: Iterable[Counter[int]]) -> Counter[int]:
+def _total(batches: Iterable[Counter[int]]) -> Counter[int]:
     total: Counter[int] = Counter()
-    for microbatch in microbatches:
-        total.update(microbatch)
+    for batch in batches:
+        total.update(batch)
     return total
 
 

@@ -165,10 +165,15 @@ class Dispatcher:
             case m.Want(units) if one := self.places.of(peer):
                 one.want += units
                 one.end_sent = False
-            case m.Release(k) if self._holds(peer, k):
-                self._release(peer, k)
-            case m.Reject(k, reason) if self._holds(peer, k):
-                self._reject(peer, k, reason)
+            case m.Release(k) if (one := self.places.of(peer)) and k in one.holds:
+                one.holds.discard(k)
+                self._settle(k)
+            case m.Reject(k, reason) if (one := self.places.of(peer)) and k in one.holds:
+                if not self.units.held[k].is_rejected:  # each trainer that reads the slot may refuse it
+                    self.failures.add(k, reason)
+                self.units.held[k].is_rejected = True  # decoded again once no trainer reads the slot
+                one.holds.discard(k)
+                self._settle(k)
             case m.Committed(cursor) if self.places.can_commit(peer, cursor):
                 return self._commit(cursor)
             case m.Finished() if self.places.of(peer):
@@ -322,17 +327,6 @@ class Dispatcher:
         # In this order: begun blocks know more of a bad file than its number.
         return [*self._seek(attach.cursor, is_first=is_first), Remember(attach.bad_files)]
 
-    def _holds(self, peer: str, k: int) -> bool:
-        """True if this trainer reads the slot of unit ``k``."""
-        one = self.places.of(peer)
-        return one is not None and k in one.holds
-
-    def _release(self, peer: str, k: int) -> None:
-        one = self.places.of(peer)
-        assert one is not None
-        one.holds.discard(k)
-        self._settle(k)
-
     def _settle(self, k: int) -> None:
         """Keep a unit that a trainer has released, if others read or need it; else free its slot."""
         if self.places.holds(k):
@@ -343,14 +337,6 @@ class Dispatcher:
             unit.state = State.READY
         else:
             self.units.give_back(k)
-
-    def _reject(self, peer: str, k: int, reason: str) -> None:
-        """Have unit ``k`` decoded again, once the trainer attaches before it and no other one reads its slot."""
-        unit = self.units.held[k]
-        if not unit.is_rejected:  # else another trainer has told it
-            self.failures.add(k, reason)
-        unit.is_rejected = True
-        self._release(peer, k)
 
     def _commit(self, cursor: m.Cursor) -> list[Action]:
         self.places.commit(cursor)

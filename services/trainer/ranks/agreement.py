@@ -30,9 +30,9 @@ class Turn(BaseModel):
     """Number in its share; 0: it has none."""
     events: int = 0
     particles: int = 0
-    places: dict[int, tuple[Cursor, str]] = {}
-    """Cursor of each of its shards once the batch is trained, and content of a unit that is open there: all trainers of
-    a shard must make the same batches."""
+    places: dict[int, tuple[Cursor, str, int]] = {}
+    """Cursor of each of its shards once the batch is trained, or while it isn't ready behind what was taken; content of
+    a unit that is open there, and number of events trained: all trainers of a shard must make the same batches."""
     growths: dict[int, Growth] = {}
     """Growth of each shard of which it is the first trainer, if there are several."""
     stop: bool = False
@@ -145,10 +145,10 @@ class Agreement:
         heard, self._heard = self._heard, ()
         return heard
 
-    def waiting(self) -> None:
-        """Take a turn without data."""
+    def waiting(self, taken: StreamPosition, shards: Sequence[ShardShare]) -> None:
+        """Take a turn without a batch, of which ``taken`` was taken so far. Raises BatchesDiffer, as ready() does."""
         if not self.is_alone and not self._all_stop:
-            self._turn(Turn())
+            self._turn(Turn(places=_places(taken, shards)))
 
     def ready(
         self,
@@ -161,7 +161,7 @@ class Agreement:
         """Take a turn with a share: the step, if all are ready. None: others are not, or all stop.
 
         ``position`` is the common position of all ranks; the batch leads from ``before`` to ``after`` in the shards of
-        this rank. Raises BatchesDiffer on all ranks if the trainers of a shard did not make the same batch.
+        this rank. Raises BatchesDiffer on all ranks if trainers of a shard don't make the same batch.
         """
         if self.is_alone:
             return Step(*share, after)
@@ -176,9 +176,6 @@ class Agreement:
         turns, agreed = self._turn(turn)
         if agreed.stop or not agreed.ready:
             return None
-        places = {place for one in turns for place in one.places.items()}
-        if len(places) != len(after.shards):
-            raise BatchesDiffer(f"trainers of one shard made different batches, and begin again: {places!s:.500}")
         if len(after.shards) > 1:
             grown = {shard: position.shards[shard].grown(one) for turn in turns for shard, one in turn.growths.items()}
             after = position.with_shards(grown)
@@ -206,8 +203,24 @@ class Agreement:
         if not self._ranks.is_first:
             self._heard = agreed.committed or self._heard
         self._all_stop = agreed.stop
+        if not agreed.stop and (places := _differing(turns)):
+            raise BatchesDiffer(f"trainers of one shard made different batches, and begin again: {places!s:.500}")
         return turns, agreed
 
 
-def _places(position: StreamPosition, shards: Sequence[ShardShare]) -> dict[int, tuple[Cursor, str]]:
-    return {one.shard: (position.shards[one.shard].cursor, position.shards[one.shard].content) for one in shards}
+def _places(position: StreamPosition, shards: Sequence[ShardShare]) -> dict[int, tuple[Cursor, str, int]]:
+    of_shards = ((one.shard, position.shards[one.shard]) for one in shards)
+    return {shard: (at.cursor, at.content, at.counters.events_trained) for shard, at in of_shards}
+
+
+def _differing(turns: Sequence[Turn]) -> list[tuple[Cursor, str, int]]:
+    """Return two places of trainers of a shard that can't lead to the same batch: the ends of two batches, or one that
+    is beyond the end of another's, for which it may wait for ever. Empty: there are none."""
+    ends: dict[int, tuple[Cursor, str, int]] = {}
+    for one in sorted(turns, key=lambda turn: not turn.ready):
+        for shard, place in one.places.items():
+            end = ends.setdefault(shard, place) if one.ready else ends.get(shard, place)
+            is_beyond = (place[0].unit, place[0].microbatch) > (end[0].unit, end[0].microbatch)
+            if is_beyond or (one.ready and place != end):
+                return [end, place]
+    return []

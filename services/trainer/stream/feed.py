@@ -360,7 +360,7 @@ class Feed:
         found = self._wait_for_message()
         self.waits.waited(time.monotonic() - started_s)
         if not found:
-            self._agreement.waiting()
+            self._agreement.waiting(self._taken(), self._shares)
 
     def _receive_if_there(self) -> bool:
         """Take messages that have arrived; False if there is none."""

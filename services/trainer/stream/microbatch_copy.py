@@ -15,10 +15,11 @@ def slice_microbatch(
 ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
     """Views of one microbatch, or of those up to ``end`` (exclusive): offsets (E + 1,) as stored in the unit, particle
     columns, event columns."""
-    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[end or index + 1]
-    first_particle, last_particle = arrays.offsets[first], arrays.offsets[last]
+    bounds, offsets = arrays.microbatch_bounds, arrays.offsets
+    first, last = bounds.item(index), bounds.item(end or index + 1)  # numbers of Python: slices by numpy's are slow
+    first_particle, last_particle = offsets.item(first), offsets.item(last)
     return (
-        arrays.offsets[first : last + 1],
+        offsets[first : last + 1],
         {name: column[first_particle:last_particle] for name, column in arrays.particle_columns.items()},
         {name: column[first:last] for name, column in arrays.event_columns.items()},
     )

@@ -29,7 +29,7 @@ NO_EVENT: Any = object()
 
 
 class Kept(NamedTuple):
-    """What the host keeps of microbatches on the device."""
+    """Data of microbatches on the device that the host keeps, too."""
 
     audit: bool
     """Lines of the audit."""

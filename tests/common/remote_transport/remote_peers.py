@@ -54,10 +54,10 @@ def connect(server: ServerTransport, config: TransportConfig, *, slots: int = 2)
 
 def attach(server: ServerTransport, peer: RemotePeerTransport) -> str:
     """The name that the server knows ``peer`` by."""
-    peer.send(m.Attach(0, 1, PLAN, (CURSOR,)))
+    peer.send(m.Attach(0, 1, PLAN, CURSOR))
     (event,) = poll_for(server, 1)
     assert isinstance(event, Received)
-    assert event.message == m.Attach(0, 1, PLAN, (CURSOR,))
+    assert event.message == m.Attach(0, 1, PLAN, CURSOR)
     return event.peer
 
 

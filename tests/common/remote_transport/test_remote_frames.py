@@ -19,7 +19,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(
     server, where = serve(config)
     dealer.connect(where.connect)
     join = [wire.JOIN, wire.encode_handshake(wire.Join())]
-    want = [wire.MESSAGE, m.encode(m.Want(0, 1))]
+    want = [wire.MESSAGE, m.encode(m.Want(1))]
     bad = [
         want,  # before the handshake
         [wire.LEAVE],
@@ -39,7 +39,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(
         [wire.WELCOME, b""],
         [wire.MESSAGE],
         [wire.MESSAGE, b"rubbish"],
-        [wire.MESSAGE, m.encode(m.Want(0, 1)), b"payload"],
+        [wire.MESSAGE, m.encode(m.Want(1)), b"payload"],
         *([wire.MESSAGE, m.encode(message)] for message in (m.Hello(1), m.Beat(), m.Stop(), unit(0, -1))),
         [wire.MESSAGE, m.encode(m.Done(0, 0, m.Layout(0, 0, 0), m.Tally()))],
     ]
@@ -49,7 +49,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(
     dealer.send_multipart(want)
     (event,) = poll_for(server, 1)
     assert isinstance(event, Received)
-    assert event.message == m.Want(0, 1)
+    assert event.message == m.Want(1)
     assert server.malformed == len(bad) + len(worse)
 
 
@@ -70,7 +70,7 @@ def test_a_message_that_is_too_large_ends_the_connection(
     server, where = serve(config)
     dealer.connect(where.connect)
     dealer.send_multipart([wire.JOIN, wire.encode_handshake(wire.Join())])
-    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(0, 1))])
+    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(1))])
     (event,) = poll_for(server, 1)
     dealer.send_multipart([wire.MESSAGE, bytes(m.MAX_MESSAGE_BYTES + 1)])
     assert poll_until_lost(server) == [Lost(event.peer)]
@@ -100,8 +100,8 @@ PARTICLES = 1000
         ),
         ([wire.MESSAGE, m.encode(unit(0, 0, particles=2**62)), bytes(1)], "1 bytes for unit 0"),
         ([wire.MESSAGE, m.encode(unit(0, -1, particles=0)), b"x"], "a DeliveredUnit with a payload"),
-        ([wire.MESSAGE, m.encode(m.End(0)), b"x"], "a End with a payload"),
-        ([wire.MESSAGE, m.encode(m.End(0)), b"x", b"y"], "4 frames of kind b'M'"),
+        ([wire.MESSAGE, m.encode(m.End()), b"x"], "a End with a payload"),
+        ([wire.MESSAGE, m.encode(m.End()), b"x", b"y"], "4 frames of kind b'M'"),
     ],
 )
 def test_a_fetcher_that_breaks_the_protocol_is_named(

@@ -86,7 +86,7 @@ def test_sending_to_a_trainer_that_is_gone_does_nothing(serve: Serve, config: Tr
     name = attach(server, peer)
     close(server, peer)
     server.send(name, unit(0, slot=0))
-    server.send(name, m.End(0))
+    server.send(name, m.End())
 
 
 CHILD = """
@@ -97,7 +97,7 @@ from common.config import TransportConfig
 from common.transport import RemotePeerTransport
 config = TransportConfig.model_validate_json(sys.argv[1])
 peer = RemotePeerTransport(config, lambda layout: layout.particles, slots=2, slot_bytes=1 << 20, stopped=lambda: False)
-peer.send(m.Want(0, 1))
+peer.send(m.Want(1))
 while True:
     peer.receive(1.0)
 """
@@ -217,7 +217,7 @@ def test_frames_that_a_trainer_did_not_read_are_let_go_of_when_its_connection_en
     dealer.setsockopt(zmq.RCVBUF, 4096)
     dealer.connect(where.connect)
     dealer.send_multipart([wire.JOIN, wire.encode_handshake(wire.Join())])
-    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(0, 1))])
+    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(1))])
     (event,) = poll_for(server, 1)
     assert server._remote is not None
     for k in range(40):  # more than the kernel's buffers take

@@ -156,7 +156,7 @@ def test_a_payload_is_sent_without_a_copy(
     dealer.setsockopt(zmq.RCVBUF, 4096)
     dealer.connect(where.connect)
     dealer.send_multipart([wire.JOIN, wire.encode_handshake(wire.Join())])
-    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(0, 1))])
+    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(1))])
     (event,) = poll_for(server, 1)
     for k in range(40):
         server.send(event.peer, unit(k, slot=2))

@@ -19,7 +19,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_lock import RunLock
 from common.process import StopFlag
-from icestream.commands.engine_options import checked_shards
+from icestream.commands.engine_options import checked_nodes
 from icestream.commands.node.command import node
 from icestream.commands.node.session import Node, NodeSession, shard_words
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
@@ -164,7 +164,7 @@ def test_a_shared_folder_that_others_can_change(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"--shared .*shared \(mode 0777.*can be changed by every user"):
         require_shared(tmp_path / "shared", tmp_path / "run")
     with pytest.raises(BadInputError, match=r"--shared .*can be changed by every user"):
-        checked_shards(2, tmp_path / "shared", None, [], [])
+        checked_nodes(2, tmp_path / "shared", None, [], [])
 
 
 def test_a_run_directory_that_is_the_shared_folder(tmp_path: Path) -> None:

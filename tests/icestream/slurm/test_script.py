@@ -186,7 +186,7 @@ def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_pat
     assert f"-c {toml}" in done.output
 
 
-@pytest.mark.parametrize("engine", ["slurm", "ray"])
+@pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -197,16 +197,18 @@ def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_pat
         (["-i", "a.parquet", "b.parquet"], "Got unexpected extra argument (b.parquet)"),
     ],
 )
-def test_an_option_that_no_node_knows_is_a_mistake(engine: str, words: list[str], error: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, [engine, "--nodes", "1", "--shared", str(tmp_path), "--run-dir", "/local", *words])
+def test_an_option_that_no_node_knows_is_a_mistake(
+    engine: list[str], words: list[str], error: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(cli, [*engine, "--nodes", "1", "--shared", str(tmp_path), "--run-dir", "/local", *words])
     assert done.exit_code == 2
     assert error in done.stderr
-    assert f"Usage: cli {engine} " in done.stderr
+    assert f"Usage: cli {engine[0]} " in done.stderr
 
 
-@pytest.mark.parametrize("engine", ["slurm", "ray"])
-def test_trainers_that_can_not_share_the_shards_are_a_mistake(engine: str, tmp_path: Path) -> None:
-    words = [engine, "--nodes", "2", "--shared", str(tmp_path), "--run-dir", "/local", "--trainers", "3"]
+@pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
+def test_trainers_that_can_not_share_the_shards_are_a_mistake(engine: list[str], tmp_path: Path) -> None:
+    words = [*engine, "--nodes", "2", "--shared", str(tmp_path), "--run-dir", "/local", "--trainers", "3"]
     done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=4"])
     assert isinstance(done.exception, BadInputError)
     assert "6 trainers can't share stream.shards = 4 evenly" in str(done.exception)

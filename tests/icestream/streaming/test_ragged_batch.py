@@ -125,3 +125,10 @@ def test_a_batch_moves_to_another_device_and_stays_where_it_is_on_the_same() -> 
     moved = batch.to("meta")
     assert moved.particles["muons"].device.type == moved.offsets.device.type == "meta"
     assert (moved.num_events, moved.epoch, moved.position) == (6, 2, batch.position)
+
+
+def test_the_last_batch_of_an_epoch_is_still_that_on_another_device() -> None:
+    """A state after it is the start of the next epoch, wherever a framework has moved it to."""
+    batch = ragged()
+    batch.is_last = True
+    assert batch.to("meta").is_last

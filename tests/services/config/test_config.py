@@ -297,7 +297,7 @@ def test_a_model_of_ones_own_is_known_by_its_form_with_settings_that_it_checks_i
 
 def sharded(**keys: object) -> Config:
     settings = [f"{key.replace('__', '.')}={value}" for key, value in keys.items()]
-    return load_config({}, assignments=["stream.shards=4", "stream.lanes=8", *settings], environment=NOTHING)
+    return load_config({}, assignments=["stream.shards=4", *settings], environment=NOTHING)
 
 
 def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
@@ -305,7 +305,7 @@ def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
         fetcher__disk_budget_gib=8, fetcher__transfers=6, fetcher__metrics_port=9000, local__max_decoders=9
     )
     first, last = config.of_shard(0, 4), config.of_shard(3, 4)
-    assert (last.stream.shard, last.stream.shard_lanes) == (3, 2)
+    assert last.stream.shard == 3
     assert (last.fetcher.disk_budget_gib, last.fetcher.transfers, last.local.max_decoders) == (2, 1, 2)
     assert (first.fetcher.metrics_port, last.fetcher.metrics_port) == (9000, 0), "one of them answers for the run"
     assert config.of_shard(3).fetcher.disk_budget_gib == 8, "alone on its machine"
@@ -332,3 +332,9 @@ def test_a_process_of_a_sharded_run_has_to_say_its_shard(shard: int | None) -> N
 def test_shards_over_tcp_are_refused(key: str) -> None:
     with pytest.raises(BadInputError, match=r"stream\.shards = 4: .* can't be used with it; use stream\.shards=1"):
         sharded(**{key: "tcp://127.0.0.1:5570"})
+
+
+def test_a_run_that_was_stored_with_lanes_may_begin_a_new_plan() -> None:
+    assert load_config({"stream": {"lanes": 4, "batch_events": 77}}, environment=NOTHING).stream.batch_events == 77
+    with pytest.raises(BadInputError, match=r"stream\.lanes is gone: all trainers of a shard share one stream"):
+        load_config({}, assignments=["stream.lanes=4"], environment=NOTHING)

@@ -56,15 +56,15 @@ def test_a_value_of_which_two_types_are_allowed_is_one_mistake(tmp_path: Path) -
 
 def test_a_check_between_fields_is_made_although_another_value_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(BadInputsError) as told:
-        load(tmp_path, assignments=("epochs=-1", "trainer.model=none", "local.trainers=2", "stream.lanes=2"))
+        load(tmp_path, assignments=("epochs=-1", "trainer.model=none", "local.trainers=2"))
     assert len(told.value.lines) == 2
     assert "counts in one trainer" in told.value.lines[1]
 
 
 def test_a_default_in_the_place_of_a_wrong_value_is_not_blamed(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError) as told:  # with the default of 8 slots, 16 lanes would be too many
-        load(tmp_path, assignments=("stream.slots=-1", "stream.lanes=16"))
-    assert str(told.value).startswith("stream.slots = -1")
+    with pytest.raises(BadInputError) as told:  # with the default of 65,536 particles, such an event would be too large
+        load(tmp_path, assignments=("stream.max_particles=-1", "stream.max_particles_per_event=1000000"))
+    assert str(told.value).startswith("stream.max_particles = -1")
 
 
 def test_a_missing_file_is_reported_beside_other_mistakes(tmp_path: Path) -> None:

@@ -349,8 +349,8 @@ def test_the_order_of_events_depends_on_the_shard_where_there_are_several(tmp_pa
     for stream, key in [
         (stream_of(), ()),
         (stream_of().of_shard(0), ()),
-        (stream_of(shards=2, lanes=2).of_shard(0), (0,)),
-        (stream_of(shards=2, lanes=2).of_shard(1), (1,)),
+        (stream_of(shards=2).of_shard(0), (0,)),
+        (stream_of(shards=2).of_shard(1), (1,)),
     ]:
         with decoder(tmp_path, stream) as decode:
             slot = new_slot()

@@ -176,6 +176,13 @@ class Trainer:
         """Where the batch ends that it is ready to train, and whether no data was left for it."""
         return self._taken, self.used_up
 
+    def is_beyond(self, ready: Trainer) -> bool:
+        """It has taken more than one that is ready, for which it may wait for ever."""
+        if not self.attached:
+            return False
+        mine, end = self._taken, ready._taken
+        return (mine.unit, mine.microbatch) > (end.unit, end.microbatch)
+
     def step(self) -> None:
         """The optimiser's: the batch is trained."""
         self.trained = self._taken

@@ -323,9 +323,11 @@ class SimulatedRun:
     def _train(self, trainer: Trainer) -> None:
         """A step of all ranks once all have the batch; perhaps a checkpoint; the end."""
         group = list(self.trainers.values())
-        if len(group) < self.ranks or not all(one.at_barrier for one in group):
+        ready = {one.ready_at for one in group if one.at_barrier}
+        is_beyond = any(not one.at_barrier and one.is_beyond(trainer) for one in group)
+        if len(ready) == 1 and not is_beyond and (len(group) < self.ranks or not all(one.at_barrier for one in group)):
             return
-        if len({one.ready_at for one in group}) > 1:
+        if len(ready) > 1 or is_beyond:
             # A unit was skipped, for want of luck, after one of them had got it: all begin the batch again.
             assert self.was_skipped, "all ranks make the same batch"
             for one in group:

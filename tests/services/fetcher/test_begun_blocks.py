@@ -67,7 +67,7 @@ def test_a_record_of_another_plan_is_dropped(tmp_path: Path) -> None:
 
 def test_a_begun_block_is_planned_as_it_was_although_an_older_ledger_has_its_file_as_bad(tmp_path: Path) -> None:
     """Another machine had the shard in the meantime: the file was whole there, and the block was begun with it."""
-    stream = {"slots": 2, "slot_mib": 1, "shards": 2, "lanes": 2, "block_files": 1, "shuffle": False}
+    stream = {"slots": 2, "slot_mib": 1, "shards": 2, "block_files": 1, "shuffle": False}
     config = Config.model_validate({"input": ["x.parquet"], "stream": stream})
     shared = SharedFolder(tmp_path, 0, 2)
     begun = shared.begun(plan_hash(config.stored_workload(), config.of_shard(0).stream, config.seed))

@@ -6,8 +6,8 @@ from common import messages as m
 from common.errors import BadInputError
 from services.fetcher.commit_requests import CommitRequests
 
-HERE = (m.Cursor(unit=4),)
-THERE = (m.Cursor(unit=5),)
+HERE = m.Cursor(unit=4)
+THERE = m.Cursor(unit=5)
 
 
 def ask(requests: CommitRequests, now_s: float, *trainers: str, at_work: bool = False) -> list[str]:
@@ -41,10 +41,10 @@ def test_a_trainer_that_comes_anew_is_asked_again() -> None:
 
 
 def answer(
-    requests: CommitRequests, now_s: float, cursors: tuple[m.Cursor, ...], units_ahead: int = 0, *, waits: bool = True
+    requests: CommitRequests, now_s: float, cursor: m.Cursor, units_ahead: int = 0, *, waits: bool = True
 ) -> None:
     assert ask(requests, now_s, "a") == ["a"]
-    requests.committed("a", m.Committed(cursors, waits), ["a"], units_ahead=units_ahead)
+    requests.committed("a", m.Committed(cursor, waits), ["a"], units_ahead=units_ahead)
 
 
 def test_checkpoints_at_one_place_that_free_nothing_end_the_run_with_what_to_change() -> None:

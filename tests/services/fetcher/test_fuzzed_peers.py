@@ -128,7 +128,7 @@ class GoodTrainer:
 
     def attach(self) -> None:
         self.peer.send(dataclasses.replace(good(random.Random(0), m.Attach), **AT_THE_START))
-        self.peer.send(m.Want(0, 2))
+        self.peer.send(m.Want(2))
 
     def turn(self) -> None:
         match self.peer.receive(0.0):
@@ -136,7 +136,7 @@ class GoodTrainer:
                 assert delivered.layout == m.Layout(ROWS, 9, 1)
                 self.trained.append(delivered.k)
                 self.peer.send(m.Release(delivered.k))
-                self.peer.send(m.Want(0, 1))
+                self.peer.send(m.Want(1))
             case m.End():
                 self.ended = True
                 self.peer.send(m.Finished())
@@ -145,7 +145,7 @@ class GoodTrainer:
 
 
 AT_THE_START = {
-    **{"rank": 0, "ranks": 1, "plan_hash": PLAN, "cursors": (m.Cursor(),), "bad_files": ()},
+    **{"rank": 0, "ranks": 1, "plan_hash": PLAN, "cursor": m.Cursor(), "bad_files": ()},
 }
 
 
@@ -277,9 +277,7 @@ def claim(rng: random.Random) -> m.Message:
     if isinstance(message, m.Attach):
         claims = {"plan_hash": rng.choice((PLAN, PLAN, "00" * 16))}
         cursor = m.Cursor(rng.randrange(13), rng.randrange(UNITS), rng.randrange(UNITS + 2), rng.randrange(3))
-        return dataclasses.replace(
-            message, **claims, rank=0, ranks=1, cursors=(rng.choice((cursor, *message.cursors)),)
-        )
+        return dataclasses.replace(message, **claims, rank=0, ranks=1, cursor=rng.choice((cursor, message.cursor)))
     if isinstance(message, m.Release) and rng.random() < 0.7:
         return dataclasses.replace(message, k=rng.randrange(UNITS))
     return message

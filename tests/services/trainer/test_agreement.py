@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from thread_ranks import ThreadRanks, together
@@ -89,6 +90,27 @@ def test_trainers_of_one_shard_whose_open_unit_differs_make_no_step() -> None:
     assert together(2, act) == ["learned", "learned"]
 
 
+def test_a_trainer_that_waits_beyond_the_end_of_anothers_batch_makes_all_begin_again() -> None:
+    """It may wait for a slot that the other one holds, for ever."""
+
+    def act(ranks: ThreadRanks) -> str:
+        agreement, shards = Agreement(ranks, never), [ShardShare(0, ranks.rank, 2)]
+        end = StreamPosition(cursor=Cursor(unit=3, microbatch=2))
+        for taken in (Cursor(unit=3), Cursor(unit=3, microbatch=2)):
+            if ranks.rank:
+                agreement.waiting(StreamPosition(cursor=taken), shards)
+            else:
+                assert agreement.ready(StreamPosition(), StreamPosition(), end, SHARE, shards) is None
+        beyond = StreamPosition(cursor=Cursor(unit=4))
+        ahead = partial(agreement.waiting, beyond, shards)
+        behind = partial(agreement.ready, StreamPosition(), StreamPosition(), end, SHARE, shards)
+        with pytest.raises(BatchesDiffer):
+            (ahead if ranks.rank else behind)()
+        return "learned"
+
+    assert together(2, act) == ["learned", "learned"]
+
+
 def test_a_rank_without_data_goes_along_until_all_are_used_up() -> None:
     def act(ranks: ThreadRanks) -> list[int]:
         agreement, microbatches = Agreement(ranks, never), []
@@ -106,7 +128,7 @@ def test_who_is_ready_waits_for_who_is_not() -> None:
         agreement, meanwhile = Agreement(ranks, never), []
         if ranks.rank == 1:
             for _ in range(3):
-                agreement.waiting()
+                agreement.waiting(START, shares(ranks.rank))
         assert until_ready(agreement, meanwhile=lambda: meanwhile.append(1)) is not None
         return len(meanwhile)
 
@@ -154,7 +176,7 @@ def test_who_waits_for_data_makes_the_checkpoint_that_lets_its_data_come() -> No
         if ranks.rank == 1:
             agreement.want_commit()
             while not commits:
-                agreement.waiting()
+                agreement.waiting(START, shares(ranks.rank))
                 save_if_due()
         assert until_ready(agreement, meanwhile=save_if_due) is not None
         return len(commits)

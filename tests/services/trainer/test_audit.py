@@ -141,6 +141,7 @@ def test_each_shard_has_an_audit_in_its_folder_which_any_number_of_ranks_continu
         for rank, audit in zip(ranks, audits, strict=True):
             shares = shares_of_rank(STREAM, rank.rank, num_ranks)
             audit.write([(share.shard, line(share.shard, share.rank, session)) for share in shares])
+            audit.commit()
             folders = [shard_dir(tmp_path, share.shard) / audit_file(share.rank) for share in shares]
             told.append(" ".join(str(path.stat().st_size) for path in folders))
         for rank in ranks:

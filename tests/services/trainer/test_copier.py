@@ -140,6 +140,34 @@ def test_events_without_particles_are_copied_too(
     del arrays, unit
 
 
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+def test_neighbouring_microbatches_come_as_one_and_those_of_other_trainers_not_at_all(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    FakeCuda(monkeypatch)
+    arrays = unit_arrays(arena.slot(0), MUONS, Layout(5, 10, 4))
+    arrays.offsets[:] = np.concatenate([[0], np.cumsum(COUNTS)])
+    arrays.microbatch_bounds[:] = [0, 1, 3, 4, 5]
+    arrays.particle_columns["muons"][:] = np.arange(30).reshape(10, 3)
+    arrays.event_columns["primary"][:] = np.arange(20).reshape(5, 4)
+    copier = make_copier(arena, device, MUONS.step_columns)
+    unit = copier.begin(arrays, 3, 17)
+    found = [unit.microbatch(1, 3), unit.microbatch(3, 4)]
+    unit.wait()
+    copier.hand_over(copier.mark())  # type: ignore[func-returns-value]
+    assert [one.index for one in found] == [1, 3]
+    assert [one.offsets_E1.tolist() for one in found] == [[0, 0, 3, 4], [0, 4]]
+    assert [one.host_offsets_E1.tolist() for one in found] == [[0, 0, 3, 4], [0, 4]]
+    assert [(one.num_events, one.num_particles) for one in found] == [(3, 4), (1, 4)]
+    assert [one.particle_columns["muons"].ravel().tolist() for one in found] == [
+        [*range(6, 18)],
+        [*range(18, 30)],
+    ]
+    assert [one.event_columns["primary"].ravel().tolist() for one in found] == [[*range(4, 16)], [*range(16, 20)]]
+    del arrays, unit
+    copier.close()
+
+
 def test_a_batch_ahead_is_not_waited_for_when_another_is_handed_over(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ def test_every_event_comes_once_in_order_in_batches_of_enough_events(
     assert feed.position.cursor == m.Cursor(2, 4, len(EVENTS), 0)
     assert feed.position.counters.adds_up()
     assert feed.position.counters.events_trained == len(ALL_ROWS)
-    lines = [json.loads(line) for fed in batches for line in fed.audit_lines]
+    lines = [json.loads(line) for fed in batches for _, line in fed.audit_lines]
     assert [(line["unit"], line["microbatch"]) for line in lines] == sorted(
         (line["unit"], line["microbatch"]) for line in lines
     )

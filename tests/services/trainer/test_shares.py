@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from common.config import StreamConfig
 from common.errors import BadInputError
@@ -59,12 +63,54 @@ def test_a_batch_is_dealt_whole_and_evenly_whatever_the_number_of_trainers(ranks
     assert set(dealt) == set(range(ranks))
 
 
-def test_microbatches_are_dealt_as_they_come() -> None:
-    counts = [(3, n) for n in (4, 9, 1, 1, 30, 2, 2, 5)]
-    whole = Dealing(3, 24)
-    bit_by_bit = Dealing(3, 24)
-    assert whole.deal(counts) == [bit_by_bit.deal([one])[0] for one in counts]
-    assert bit_by_bit.deal([(3, 1)]) == [], "nothing fits a full batch"
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 16])
+def test_equal_microbatches_are_dealt_to_each_trainer_in_turn(ranks: int) -> None:
+    dealt = Dealing(ranks, 5 * 48).deal([(5, 70)] * 60)
+    assert dealt == [number % ranks for number in range(48)]
+
+
+COUNTS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 300)), max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(COUNTS, st.integers(1, 16), st.integers(1, 400), st.data())
+def test_a_batch_is_full_with_the_microbatch_that_reaches_its_events_however_they_come(
+    counts: list[tuple[int, int]], ranks: int, most: int, data: st.DataObject
+) -> None:
+    """One after the other or in any groups, as units give them: each goes to the trainer with the least so far."""
+    sums = list(accumulate(num_events for num_events, _ in counts))
+    expected = sum(events < most for events in [0, *sums[:-1]]) if counts else 0
+    whole = Dealing(ranks, most)
+    dealt = whole.deal(counts)
+    assert (len(dealt), whole.num_dealt) == (expected, expected)
+    assert whole.num_events == (sums[expected - 1] if expected else 0)
+    assert whole.is_full == (whole.num_events >= most)
+    work = [0] * ranks
+    for rank, one in zip(dealt, counts, strict=False):
+        assert rank == work.index(min(work)), "a function of the microbatches before it"
+        work[rank] += sum(one)
+    in_groups, left, found = Dealing(ranks, most), counts, []
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        found += in_groups.deal(left[:size])
+        left = left[size:]
+    assert found == dealt
+    if whole.is_full:
+        assert whole.deal([(3, 1)]) == [], "nothing fits a full batch"
+
+
+@settings(max_examples=200, deadline=None)
+@given(COUNTS, st.integers(1, 400))
+def test_the_shares_of_any_number_of_trainers_are_the_same_batch(counts: list[tuple[int, int]], most: int) -> None:
+    batches: set[Sequence[int]] = set()
+    for ranks in (1, 2, 3, 8, 16):
+        dealt = Dealing(ranks, most).deal(counts)
+        costs = [(*one, one[1] ** 2) for one in counts[: len(dealt)]]
+        limits = (most, 1000, 500_000)
+        shares = [[index for run in runs_of(rank, dealt, costs, limits) for index in run] for rank in range(ranks)]
+        batches.add(tuple(sorted(index for share in shares for index in share)))
+        assert all(share == sorted(share) for share in shares)
+    assert batches == {tuple(range(len(dealt)))}
 
 
 def test_neighbouring_microbatches_of_a_trainer_are_joined_within_the_limits() -> None:

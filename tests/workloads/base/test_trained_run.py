@@ -18,7 +18,7 @@ from workloads.base.trained_run import TrainedRun, load_run
 
 
 def write(path: Path, config_json: str) -> Path:
-    state = {"config": config_json, "position": StreamPosition.start(1).model_dump_json(), "task": {"weight": 3}}
+    state = {"config": config_json, "position": StreamPosition().model_dump_json(), "task": {"weight": 3}}
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"format": FORMAT, "step": 7, **state}, path)
     return path

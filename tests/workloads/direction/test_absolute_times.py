@@ -133,6 +133,7 @@ def test_one_event_with_a_rounded_time_is_set_aside_alone(tmp_path: Path, simula
         assert np.array_equal(one, other)
 
 
+@pytest.mark.process
 def test_times_of_float32_that_are_too_large_are_told_by_the_decoder_and_the_doctor(
     tmp_path: Path, simulated: pa.Table
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_time_that_is_no_number_is_named_as_before(tmp_path: Path, simulated: 
     assert "row 0 of the file: time_ns is inf" in rule.examples[0]
 
 
+@pytest.mark.process
 def test_convert_writes_absolute_times_as_differences(tmp_path: Path, simulated: pa.Table) -> None:
     small = with_times(tmp_path / "small.parquet", simulated, pa.float32(), 0)
     (tmp_path / "in").mkdir()

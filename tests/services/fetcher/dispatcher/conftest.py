@@ -20,10 +20,10 @@ def make_dispatcher() -> Iterator[Callable[..., Dispatcher]]:
         dispatcher = Dispatcher(slots=slots, plan_hash=PLAN, max_unit_deaths=deaths, stall_timeout_s=10.0)
         made.append(dispatcher)
         if attach:
-            dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+            dispatcher.handle("t", m.Attach(0, 1, PLAN, START), 0.0)
             dispatcher.add_units([unit(k) for k in range(units)])
             if want:
-                dispatcher.handle("t", m.Want(0, want), 0.0)
+                dispatcher.handle("t", m.Want(want), 0.0)
         return dispatcher
 
     yield build

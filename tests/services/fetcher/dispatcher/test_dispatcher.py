@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from dispatchers import LAYOUT, PLAN, START, TALLY, delivered, leases, unit
+from dispatchers import LAYOUT, START, TALLY, delivered, leases, unit
 
 from common import messages as m
 from services.fetcher.dispatcher import Dispatcher, Quarantine
@@ -41,7 +41,7 @@ def test_what_was_quarantined_in_decoding_is_told(make_dispatcher: Callable[...,
 
 @pytest.mark.parametrize(
     "message",
-    [m.Want(0, 1), m.Release(0), m.Committed((START,)), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
+    [m.Want(1), m.Release(0), m.Committed(START), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
 )
 def test_a_message_from_a_stranger_is_counted_and_dropped(
     make_dispatcher: Callable[..., Dispatcher], message: m.TrainerMessage | m.DecoderMessage
@@ -58,11 +58,6 @@ def test_units_that_do_not_follow_the_plan_are_an_error(make_dispatcher: Callabl
     dispatcher.end_plan()
     with pytest.raises(ValueError, match="doesn't follow"):
         dispatcher.add_units([unit(2)])
-
-
-def test_fewer_slots_than_lanes_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 slots can't serve 2 lanes"):
-        Dispatcher(slots=1, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
 
 
 @pytest.mark.parametrize("file", [1, 7, 2**62])

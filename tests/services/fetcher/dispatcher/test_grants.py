@@ -1,34 +1,13 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 from dispatchers import LAYOUT, PLAN, START, TALLY, delivered, lease_of, leases, leases_in, staged_unit, unit
 
 from common import messages as m
-from services.fetcher.dispatcher import Dispatcher, Send, State
+from services.fetcher.dispatcher import Dispatcher, State
 from services.fetcher.dispatcher import dispatcher as dispatcher_module
-
-
-def test_a_bad_file_that_many_epochs_met_since_the_lanes_last_unit_is_named_once() -> None:
-    dispatcher = Dispatcher(slots=4, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=4)
-    dispatcher.handle("t", m.Attach(0, 1, PLAN, tuple(m.Cursor(unit=lane) for lane in range(4))), 0.0)
-    bad = (m.Quarantined(9, -1, 0, "no Parquet"),)
-    units = [dataclasses.replace(unit(k, block=k, first=k), epoch=k, quarantined=bad) for k in range(5)]
-    dispatcher.add_units(units)
-    dispatcher.handle("t", m.Want(3, 1), 0.0)
-    leases = [action.message for action in dispatcher.handle("d", m.Hello(4), 0.0) if isinstance(action, Send)]
-    (delivered,) = [
-        action.message
-        for lease in leases
-        if isinstance(lease, m.Lease)
-        for action in dispatcher.handle("d", m.Done(lease.unit.k, lease.lease, LAYOUT, TALLY), 0.0)
-        if isinstance(action, Send) and isinstance(action.message, m.DeliveredUnit)
-    ]
-    assert delivered.k == 3
-    assert delivered.bad_files == (9,)
-    dispatcher.validate()
 
 
 def test_leases_go_to_the_lowest_units_each_with_a_slot(make_dispatcher: Callable[..., Dispatcher]) -> None:
@@ -62,7 +41,7 @@ def test_the_trainer_gets_no_more_than_it_wants(make_dispatcher: Callable[..., D
     dispatcher.handle("a", m.Hello(2), 0.0)
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
     assert delivered(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == []
-    assert delivered(dispatcher.handle("t", m.Want(0, 1), 0.0)) == [1]
+    assert delivered(dispatcher.handle("t", m.Want(1), 0.0)) == [1]
 
 
 def test_nothing_is_leased_before_a_trainer_says_where_to_begin(make_dispatcher: Callable[..., Dispatcher]) -> None:
@@ -159,26 +138,26 @@ def test_a_cursor_far_ahead_does_not_have_the_plan_made_without_end(
     make_dispatcher: Callable[..., Dispatcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatcher_module, "_MOST_PLANNED", 100)
-    dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
-    dispatcher.handle("t", m.Attach(0, 2, PLAN, (START, m.Cursor(unit=2**61 + 1))), 0.0)
+    dispatcher = make_dispatcher(attach=False)
+    dispatcher.handle("t", m.Attach(0, 2, PLAN, START), 0.0)
+    dispatcher.handle("u", m.Attach(1, 2, PLAN, m.Cursor(unit=2**61 + 1)), 0.0)
     while not dispatcher.plan_is_long:
         dispatcher.add_units([unit(dispatcher.units.next_k)])
     assert len(dispatcher.units.planned) == 100
     assert dispatcher.starved is False
+    dispatcher.handle("u", m.Want(1), 0.0)
+    assert dispatcher.starved, "the service asks for a checkpoint then"
     dispatcher.handle("a", m.Hello(1), 0.0)
-    for k in (0, 2):
-        dispatcher.handle("t", m.Want(0, 1), 0.0)
-        assert delivered(dispatcher.handle("a", m.Done(k, k // 2 + 1, LAYOUT, TALLY), 0.0)) == [k], (
-            "the other lane goes on"
-        )
+    for k in (0, 1):
+        dispatcher.handle("t", m.Want(1), 0.0)
+        assert delivered(dispatcher.handle("a", m.Done(k, k + 1, LAYOUT, TALLY), 0.0)) == [k], "the other goes on"
         dispatcher.handle("t", m.Release(k), 0.0)
-    dispatcher.validate()
 
 
 def test_what_waits_for_the_trainer_is_no_stall_of_the_staging() -> None:
     dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=2, stall_timeout_s=10.0)
-    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
-    dispatcher.handle("t", m.Want(0, 3), 0.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, START), 0.0)
+    dispatcher.handle("t", m.Want(3), 0.0)
     dispatcher.add_units([staged_unit(0)])
     (lease,) = leases_in(dispatcher.handle("d", m.Hello(1), 0.0))
     dispatcher.handle("d", m.Done(0, lease.lease, m.Layout(5, 9, 1), m.Tally(10, empty=5)), 0.0)

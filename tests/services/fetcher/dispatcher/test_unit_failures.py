@@ -41,7 +41,7 @@ def gone(lease: m.Lease) -> m.Failed:
 @pytest.fixture
 def restaging() -> Iterator[Dispatcher]:
     dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=2, stall_timeout_s=10.0)
-    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, START), 0.0)
     dispatcher.add_units([staged_unit(0), staged_unit(1), staged_unit(2)])
     yield dispatcher
     dispatcher.validate()
@@ -61,7 +61,7 @@ def test_a_unit_whose_file_is_gone_waits_for_it_without_blame(restaging: Dispatc
 
 def test_a_unit_whose_file_is_gone_again_and_again_is_skipped() -> None:
     dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=2, stall_timeout_s=10.0)
-    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, START), 0.0)
     dispatcher.add_units([staged_unit(0)])
     (lease,) = leases_in(dispatcher.handle("d", m.Hello(1), 0.0))
     assert Restage((0, 1)) in dispatcher.handle("d", gone(lease), 0.0)

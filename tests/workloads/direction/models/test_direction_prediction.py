@@ -45,7 +45,7 @@ def write_checkpoint(path: Path, task: SetsTask, **settings: Any) -> Path:
     """As a run would leave it."""
     section = task.config.model_dump() | settings
     config = Config.model_validate({"input": ["data"], "trainer": {"model": "sets", "sets": section}})
-    state = {"config": config.model_dump_json(), "position": StreamPosition.start(1).model_dump_json()}
+    state = {"config": config.model_dump_json(), "position": StreamPosition().model_dump_json()}
     torch.save({"format": FORMAT, "task": task.state_dict(), "step": 3, **state}, path)
     return path
 
