@@ -2,13 +2,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from outlier_files import names, rows_of, write_unit
+from muon_files import make_events, make_table
+from outlier_files import names, rows_of, unit_path, write_unit
 
 from common.errors import BadInputError
 from common.file_lock import RunLock, RunPart
 from icestream.commands.outliers.command import outliers
+from services.decoder.outliers import Outliers, write_outliers
+from workloads.muons.columns import MUONS
 
 
 def run(*arguments: object) -> Result:
@@ -88,3 +92,15 @@ def test_a_small_shard_size_gives_several(run_dir: Path) -> None:
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such directory"):
         run(tmp_path / "nowhere")
+
+
+def test_invalid_events_of_a_run_are_merged_by_the_name_of_their_folder(tmp_path: Path) -> None:
+    for k in range(3):
+        path = unit_path(tmp_path / "invalid", k)
+        events = make_table(make_events([2]))
+        write_outliers(path, [Outliers([f"f{k}.parquet"], np.array([7]), events, reasons=["no NaN"])], MUONS)
+    assert "3 events; 3 files removed" in run(tmp_path / "invalid").stdout
+    rows = rows_of(tmp_path / "invalid")
+    assert [(row["source_file"], row["source_row"], row["reason"]) for row in rows] == [
+        (f"f{k}.parquet", 7, "no NaN") for k in range(3)
+    ]
