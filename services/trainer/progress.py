@@ -64,4 +64,4 @@ class TrainingProgress:
             each = len(self.audit_bytes) // len(self.position.shards)
             sizes = self.audit_bytes[: each * num_shards]
             self.audit_bytes = (*sizes, *(0,) * (each * num_shards - len(sizes)))
-            self.position = start_of(num_shards, self.position.counters)
+            self.position = start_of(num_shards, self.position)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ModelWrapValidatorHandler, model_serializer, model_validator
 
-from common.invalid_events import sum_of_rules
+from common.invalid_events import BrokenRules, sum_of_rules
 from common.messages import Cursor
 from common.status import Counters
 from services.trainer.stream.position import StreamPosition
@@ -21,13 +21,16 @@ class ShardedPosition(StreamPosition):
     of_shards: tuple[StreamPosition, ...] = ()
     former: Counters = Counters()
     """Counters of former plans of the run."""
+    former_rules: BrokenRules = ()
+    """Their invalid events."""
 
     @staticmethod
-    def of(shards: Sequence[StreamPosition], former: Counters) -> ShardedPosition:
+    def of(shards: Sequence[StreamPosition], former: Counters, former_rules: BrokenRules = ()) -> ShardedPosition:
         """Position with these of the shards, in order."""
         return ShardedPosition.model_construct(
             of_shards=tuple(shards),
             former=former,
+            former_rules=former_rules,
             cursor=Cursor(),
             open_unit_events=0,
             content="",
@@ -40,7 +43,7 @@ class ShardedPosition(StreamPosition):
             changed_units=tuple(
                 f"shard {number}: {line}" for number, shard in enumerate(shards) for line in shard.changed_units
             ),
-            broken_rules=sum_of_rules(one for shard in shards for one in shard.broken_rules),
+            broken_rules=sum_of_rules((*former_rules, *(one for shard in shards for one in shard.broken_rules))),
             source=max(((shard.epoch, shard.source) for shard in shards), key=lambda one: (one[0], one[1].ranges))[1],
         )
 
@@ -49,14 +52,20 @@ class ShardedPosition(StreamPosition):
         return self.of_shards
 
     def with_shards(self, shards: Mapping[int, StreamPosition]) -> StreamPosition:
-        return self.of([shards.get(number, shard) for number, shard in enumerate(self.of_shards)], self.former)
+        now = [shards.get(number, shard) for number, shard in enumerate(self.of_shards)]
+        return self.of(now, self.former, self.former_rules)
 
     def begin_plan(self) -> StreamPosition:
-        return self.of([StreamPosition()] * len(self.of_shards), self.counters)
+        return self.of([StreamPosition()] * len(self.of_shards), self.counters, self.broken_rules)
 
     @model_serializer
     def _stored(self) -> dict[str, Any]:
-        return {"of_shards": self.of_shards, "former": self.former, "counters": self.counters}
+        return {
+            "of_shards": self.of_shards,
+            "former": self.former,
+            "former_rules": self.former_rules,
+            "counters": self.counters,
+        }
 
     @model_validator(mode="wrap")
     @classmethod
@@ -64,13 +73,15 @@ class ShardedPosition(StreamPosition):
         read = handler(value)
         if not read.of_shards:
             raise ValueError("a position of no shards")
-        return ShardedPosition.of(read.of_shards, read.former)
+        return ShardedPosition.of(read.of_shards, read.former, read.former_rules)
 
 
-def start_of(shards: int, former: Counters | None = None) -> StreamPosition:
-    """Position before the first unit of every shard. ``former``: counters of former plans."""
-    former = former or Counters()
-    return StreamPosition(counters=former) if shards == 1 else ShardedPosition.of([StreamPosition()] * shards, former)
+def start_of(shards: int, former: StreamPosition | None = None) -> StreamPosition:
+    """Position before the first unit of every shard. ``former``: that at the end of the run's former plans."""
+    counted = former or StreamPosition()
+    if shards == 1:
+        return StreamPosition(counters=counted.counters, broken_rules=counted.broken_rules)
+    return ShardedPosition.of([StreamPosition()] * shards, counted.counters, counted.broken_rules)
 
 
 def read_position(text: str) -> StreamPosition:

@@ -125,8 +125,19 @@ def test_a_new_plan_begins_each_shard_and_keeps_what_was_counted() -> None:
     assert begun.counters == position.counters
     assert all(shard.counters == Counters() for shard in begun.shards)
     assert begun.cursors == start_of(4).cursors
-    other = start_of(2, position.counters)
+    other = start_of(2, position)
     assert (other.counters, len(other.shards)) == (position.counters, 2)
+
+
+def test_a_new_plan_of_any_number_of_shards_keeps_the_reasons_of_invalid_events() -> None:
+    rules = (m.InvalidEvents("a rule", 3, ("where",)),)
+    former = StreamPosition(counters=Counters(events_read=3, events_invalid=3), broken_rules=rules)
+    for shards in (1, 2):
+        begun = start_of(shards, former).begin_plan()
+        assert (begun.broken_rules, begun.counters.events_invalid) == (rules, 3)
+        assert read_position(begun.model_dump_json()) == begun
+    again = begun.with_shards({1: StreamPosition(broken_rules=rules)}).begin_plan()
+    assert [one.events for one in again.broken_rules] == [6]
 
 
 def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
