@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_plan_names_a_file_that_ends_its_inspection(
         "import os, sys\nsys.stdin.readline()\nprint('{\"ready\": true}', flush=True)\nfor line in sys.stdin:\n"
         "    if 'bad' in line:\n        os.kill(os.getpid(), 11)\n    print('{\"footer\": [[3, 3, []]]}', flush=True)\n"
     )
-    monkeypatch.setattr(inspection, "_COMMAND", [inspection.sys.executable, "-S", str(script)])  # type: ignore[attr-defined]
+    monkeypatch.setattr(inspection, "_COMMAND", [sys.executable, "-S", str(script)])
     done = CliRunner().invoke(plan, ["-i", str(data)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "it ends the process that inspects it (SIGSEGV, 3 times)" in done.output

@@ -30,7 +30,7 @@ HELD_S = 1.0
 
 @pytest.fixture(scope="module")
 def short_command(showers: Showers) -> list[str]:
-    """One epoch: 15 units of four microbatches, 60 steps."""
+    """One epoch: 15 units, 57 steps of 105 events, which are 15 microbatches of 7."""
     return [*showers.input, *settings(*SMALL_STREAM, "stream.batch_events=100")]
 
 
@@ -40,7 +40,7 @@ def undisturbed_epoch(short_command: list[str], tmp_path_factory: pytest.TempPat
     processes = Processes(folder / "run", folder)
     try:
         summary = processes.train(*short_command)
-        assert summary["steps"] == 60
+        assert summary["steps"] == 57
         return Undisturbed(summary, processes.audit(), processes.checkpoint())
     finally:
         processes.end()

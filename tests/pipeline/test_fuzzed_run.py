@@ -106,7 +106,7 @@ def claim(rng: random.Random, plan_hash: str) -> m.Message:
         case m.Attach() | m.Committed():
             first, unit = sorted((rng.randrange(60), rng.randrange(80)))
             place = m.Cursor(min(first, rng.randrange(12)), first, unit, rng.randrange(3))
-            message = dataclasses.replace(message, cursors=(rng.choice((*message.cursors, place)),))
+            message = dataclasses.replace(message, cursor=rng.choice((message.cursor, place)))
         case m.Release():
             message = dataclasses.replace(message, k=rng.randrange(60))
     if isinstance(message, m.Attach):  # what its journal says is bad is believed

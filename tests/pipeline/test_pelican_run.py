@@ -80,7 +80,7 @@ def test_a_corrupted_byte_is_found_with_the_origins_checksum(
 def test_a_director_that_is_away_for_a_while_is_waited_for(
     processes: Processes, served: Served, environment: dict[str, str], undisturbed: Undisturbed
 ) -> None:
-    few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.0004", "pelican.sources_ttl_s=0")]
+    few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.00044", "pelican.sources_ttl_s=0")]
     director = served.federation.director
     run = start_impatient(processes, arguments(served, *few), environment)
     processes.wait_in(run, lambda: served.gets(), "the first file")
@@ -154,7 +154,7 @@ def test_faults_at_random_change_nothing(
     """CHAOS_S: how long the faults go on; more epochs are trained then."""
     seconds = float(os.environ.get("CHAOS_S", "10"))
     epochs = max(EPOCHS, round(seconds / 3))
-    few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.0004", "pelican.sources_ttl_s=1")]
+    few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.00044", "pelican.sources_ttl_s=1")]
     base = [*served.input, *settings(*COUNTING), *few, *FEW_TRIES, *HASTY, "--epochs", str(epochs)]
     run = start_impatient(processes, base, environment, pause_s=0.02)
     rng = random.Random(4)

@@ -76,10 +76,10 @@ class Job:
         done = CliRunner().invoke(cli, [*words, "-i", str(data), *settings(*STREAM)])
         assert done.exit_code == 0, done.output
         program = f"NODE=({sys.executable} -P -m icestream node)\n"
-        assert program in done.output
+        assert program in done.stdout
         forking = f"NODE=({sys.executable} {Path(__file__).with_name('forking_node.py')} icestream node)\n"
         script = folder / "job.sbatch"
-        script.write_text(done.output.replace(program, forking) if forks else done.output)
+        script.write_text(done.stdout.replace(program, forking) if forks else done.stdout)
         self._output = folder / "output.txt"
         variables = f"--export=ALL,PYTHONPATH={TESTS / 'pipeline'},{BRAKE_VARIABLE}=0 {PAUSE_S} {self._released}"
         self.number = cluster.submit(f"--output={self._output}", f"--chdir={folder}", variables, *sbatch, str(script))

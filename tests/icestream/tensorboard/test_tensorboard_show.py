@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from common.python_command import python_command
 from icestream.cli import cli
 from icestream.commands.tensorboard.command import PREFIX_VARIABLE
-from services.supervisor.names import module_command
 
 PREFIXES: list[str] = []
 """Paths of the addresses so far."""
@@ -55,7 +55,7 @@ def test_a_run_is_shown_on_this_machine_only_and_the_chart_of_losses_is_named(
         assert result.exit_code == 0, result.output
         assert f"http://localhost:6007{PREFIXES[-1]}/#custom_scalars" in result.output
         expected = ["--logdir", str(runs / "a"), "--host", "127.0.0.1", "--port", "6007"]
-        assert started.pop() == module_command("icestream.commands.tensorboard.server", *expected)
+        assert started.pop() == python_command("icestream.commands.tensorboard.server", *expected)
     assert len(set(PREFIXES[-2:])) == 2
     assert all(re.fullmatch("/[A-Za-z0-9_-]{22}", prefix) for prefix in PREFIXES)
 
