@@ -36,6 +36,7 @@ def _check_units(
     units: UnitTable, decoders: DecoderPool, trainers: Trainers, story: Callable[[int], Sequence[str]]
 ) -> None:
     leases = {k: (peer, lease) for peer, decoder in decoders.by_name.items() for lease, k in decoder.leases.items()}
+    delivered, first_k = set[int]().union(*(one.holds for one in trainers.all)), trainers.first_k
     num_leased = 0
     for k, unit in units.held.items():
         is_delivered = unit.state is State.DELIVERED
@@ -46,9 +47,9 @@ def _check_units(
                 broken = "leases agree on both sides"
             elif unit.slot is None:
                 broken = "a unit that is written has a slot"
-        if is_delivered != trainers.holds(k):
+        if is_delivered != (k in delivered):
             broken = "delivered is what a trainer reads"
-        elif not trainers.needs(k):
+        elif not is_delivered and k < first_k:
             broken = "what is kept is needed"
         elif not is_delivered and not units.first_k <= k < units.next_k:
             broken = "what is kept is planned"

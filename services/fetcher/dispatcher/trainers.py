@@ -91,7 +91,7 @@ class Trainers:
 
     def needs(self, k: int) -> bool:
         """True if a trainer reads the unit's slot, or will."""
-        return any(k in one.holds or one.deliver_k <= k for one in self.all)
+        return k >= self.first_k or self.holds(k)
 
     def may_take(self, one: TrainerState) -> bool:
         """True if the trainer wants its next unit, and isn't too far ahead of the others."""
@@ -99,7 +99,11 @@ class Trainers:
 
     def heads(self, planned: Container[int]) -> set[int]:
         """Units that trainers wait for, one of each at most, as far as they are planned."""
-        return {one.deliver_k for one in self.all if self.may_take(one) and one.deliver_k in planned}
+        waiting = [one.deliver_k for one in self.all if one.want > 0 and one.deliver_k in planned]
+        if not waiting:
+            return set()
+        end_k = self._end_k
+        return {k for k in waiting if k < end_k}
 
     # -------------------------------------------------------------- messages
 

@@ -147,7 +147,8 @@ class SimulatedRun:
             self._let_one_act()
 
     def _tick(self) -> None:
-        self.act(self.dispatcher.tick(self.now_s))
+        if actions := self.dispatcher.tick(self.now_s):  # else it has changed nothing
+            self.act(actions)
 
     def _let_one_act(self) -> None:
         rng = self.rng
