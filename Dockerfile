@@ -4,29 +4,20 @@
 # Build: docker build --target training -t icestream .        (data: icestream-data, gpu: icestream-gpu)
 # Mirrors: --build-arg PIP_INDEX_URL=… (or PIP_FIND_LINKS); empty means pip's own default.
 # On Linux the torch wheel of PyPI brings CUDA with it; a CPU-only wheel comes from whatever PIP_FIND_LINKS points to.
-
-# The lists of dependencies alone. The installs below are cached on their content, so that editing the code,
-# or a tool's settings in pyproject.toml, doesn't download torch again.
-FROM python:3.11-slim AS requirements
-COPY pyproject.toml ./
-# Packages that neither the fetcher nor a decoder imports.
-ARG TRAINING="torch tensorboard nvidia-ml-py scipy matplotlib"
-RUN python -c "import re, sys, tomllib; \
-    wanted = tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']; \
-    training = [one for one in wanted if re.match(r'[\w-]+', one)[0] in sys.argv]; \
-    open('training.txt', 'w').write('\n'.join(training)); \
-    open('data.txt', 'w').write('\n'.join(one for one in wanted if one not in training))" $TRAINING
+# All other packages are those whose hashes stand in configs/images (`make locks` writes them from constraints.txt).
 
 FROM python:3.11-slim AS wheel
 ARG PIP_INDEX_URL=
 ARG PIP_FIND_LINKS=
 WORKDIR /src
+COPY configs/images/build.txt /
+RUN pip install --no-cache-dir --require-hashes -r /build.txt
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY common/ common/
 COPY icestream/ icestream/
 COPY services/ services/
 COPY workloads/ workloads/
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel .
 
 FROM python:3.11-slim AS packages
 ARG PIP_INDEX_URL=
@@ -37,9 +28,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=igno
 RUN useradd --uid 1000 --create-home icestream \
     && install --directory --owner icestream --group icestream /run-dir /data /demo \
     && install --directory --mode 1777 /scratch
-COPY constraints.txt /
-COPY --from=requirements data.txt /
-RUN pip install -c /constraints.txt -r /data.txt
+COPY configs/images/data.txt /
+RUN pip install --require-hashes -r /data.txt
 # /scratch is all that libraries may write besides the run directory (compose makes the rest read-only).
 ENV PYTHONUNBUFFERED=1 TMPDIR=/scratch XDG_CACHE_HOME=/scratch/cache MPLCONFIGDIR=/scratch/matplotlib
 WORKDIR /home/icestream
@@ -55,8 +45,10 @@ FROM packages AS training
 # A stage doesn't inherit them.
 ARG PIP_INDEX_URL=
 ARG PIP_FIND_LINKS=
-COPY --from=requirements training.txt /
-RUN pip install -c /constraints.txt -r /training.txt
+COPY constraints.txt configs/images/training.txt /
+RUN pip install --require-hashes -r /training.txt
+# Without a hash, and so what it brings with it for CUDA: its wheels differ by source.
+RUN pip install -c /constraints.txt torch
 COPY --from=wheel /wheel /wheel
 RUN pip install --no-deps /wheel/*.whl
 USER icestream

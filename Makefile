@@ -18,7 +18,7 @@ TEST_JOBS ?= $(shell jobs=$$((2 * $$(nproc))); echo $$((jobs < 16 ? jobs : 16)))
 
 # `make` alone lists the targets with a text behind ##.
 .DEFAULT_GOAL := help
-.PHONY: help install run-local run-direction demo-federation test test-fast test-compose lint format bench bench-physics docs docs-site screenshots up down clean
+.PHONY: help install run-local run-direction demo-federation test test-fast test-compose lint locks format bench bench-physics docs docs-site screenshots up down clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -90,6 +90,17 @@ lint: $(VENV)/.complete  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# After a change of constraints.txt; uv from `pip install uv`. Torch is left out, and CUDA with it if PIP_FIND_LINKS has
+# a CPU wheel: see Dockerfile.
+LOCK := UV_FIND_LINKS=$(PIP_FIND_LINKS) uv pip compile --quiet --no-header --no-annotate --generate-hashes -c constraints.txt \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-emit-package torch
+TRAINING := torch|tensorboard|nvidia-ml-py|scipy|matplotlib
+locks: pyproject.toml constraints.txt  ## hashes of the images' packages
+	echo setuptools | $(LOCK) -o configs/images/build.txt -
+	python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+		| grep -vE '^($(TRAINING))\b' | $(LOCK) -o configs/images/data.txt -
+	$(LOCK) -o configs/images/training.txt pyproject.toml
 
 format: $(VENV)/.complete  ## ruff's changes to the sources
 	$(BIN)/ruff check --fix .

@@ -107,6 +107,22 @@ def test_every_pin_is_one_version_and_the_build_uses_the_pinned_setuptools() -> 
     assert [name for name in build if name not in pins] == []
 
 
+def test_the_images_install_the_pinned_packages_by_hash_but_for_torch() -> None:
+    import tomllib
+
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    pins = set((ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines())
+    found = {}
+    for name in ("build", "data", "training"):
+        requirements = (ROOT / f"configs/images/{name}.txt").read_text().replace("\\\n", "").splitlines()
+        assert all("--hash=sha256:" in line for line in requirements)
+        found[name] = {line.split()[0] for line in requirements}
+        assert found[name] <= pins, "after a change of constraints.txt: make locks"
+    assert found["data"] < found["training"]
+    names = {re.split(r"[><=\[]", text)[0].lower() for text in dependencies} - {"torch"}
+    assert names <= {pin.partition("==")[0] for pin in found["training"]}
+
+
 def test_every_key_that_the_page_on_migrating_names_exists() -> None:
     page = (ROOT / "docs/how-to/migrate.md").read_text()
     branches = "|".join(sorted({key.partition(".")[0] for key in known_keys() if "." in key}))

@@ -162,7 +162,7 @@ def test_a_range_that_can_not_be_listed_is_tried_again_and_the_place_survives_a_
     federation.origin.fault("status", 500, methods=("PROPFIND",), match="0002000")
     run = processes.start("run", *command, environment=environment)
     processes.wait_in(run, lambda: "range 0002000-0002999 can't be listed" in problem(processes), "the failure")
-    processes.wait_in(run, lambda: processes.checkpoint_step() >= 20, "the first ranges' training")
+    processes.wait_in(run, lambda: processes.checkpoint_step() >= 15, "the first ranges' training")
     processes.kill_all()
     processes.assert_nothing_is_left()
     assert "0002000-0002999  failed" in processes.run("ranges")[1]
