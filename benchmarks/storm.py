@@ -5,10 +5,10 @@ undisturbed run, and is nothing left behind, lost or wrongly blamed?
 
 Command, from the repository's root:
 
-    python -m benchmarks.storm [--signals 1000] [--seed N]
+    python -m benchmarks.storm [--signals 1000] [--seed N] [--only "three trainers"]
 
 Runs of `icestream run` with a tiny network on simulated files, one after the other until the signals are sent: with the
-files in place, with the files behind a web server (cache, eviction, sockets in a folder), with two trainers. All copy
+files in place, with the files behind a web server (cache, eviction, sockets in a folder), with three trainers. All copy
 their outputs. `icestream run` is one of the victims: after a kill the same command is given again, until the run has
 finished. Each run is struck for at most a minute, and then has to end by itself.
 
@@ -66,7 +66,7 @@ IDLE = "steps that take no time"
 CONDITIONS = {
     "files in place": (),
     "files behind a web server": ("stream.block_files=1", "transport.sockets=folder"),
-    "two trainers": ("local.trainers=2",),
+    "three trainers": ("local.trainers=3",),
     IDLE: ("trainer.checkpoint_every=50",),
 }
 
@@ -178,12 +178,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A storm of signals at whole runs.")
     parser.add_argument("--signals", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--only", choices=CONDITIONS, help="one of the conditions")
     arguments = parser.parse_args()
+    conditions = [arguments.only] if arguments.only else list(CONDITIONS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves no run behind
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
     print(f"seed {arguments.seed}")
     try:
-        figures = run_storm(folder, arguments.seed, arguments.signals, list(CONDITIONS))
+        figures = run_storm(folder, arguments.seed, arguments.signals, conditions)
     except AssertionError as error:
         print(f"{error}\nseed {arguments.seed}; kept: {folder}")
         sys.exit(1)
