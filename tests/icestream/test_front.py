@@ -54,22 +54,23 @@ def test_events_come_from_all_files_with_where_they_come_from(tmp_path: Path) ->
         assert sum(tally.rows_read for tally in found.tallies) == 60
 
 
-def test_a_bad_file_and_a_bad_row_group_are_left_out_and_named_as_in_a_run(tmp_path: Path) -> None:
+def test_a_bad_file_a_bad_row_group_and_a_bad_event_are_left_out_and_named_as_in_a_run(tmp_path: Path) -> None:
     write_events(tmp_path / "0.parquet", make_events([1] * 20))
     (tmp_path / "1.parquet").write_bytes(b"no parquet")
     bad = [replace(event, primary=(-1.0, 0.5, 4.0, 1500.0)) for event in make_events([1] * 10)]
-    write_events(tmp_path / "2.parquet", [*make_events([1] * 10), *bad], row_group_rows=10)
+    write_events(tmp_path / "2.parquet", [*make_events([1] * 9), bad[0], *bad], row_group_rows=10)
     front = FrontDoor()
     settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
     schema = WORKLOAD.schema.stored_as(settings.source)
     with front.read_events(schema, settings, events=0, seed=0, trained_inputs=()) as found:
-        assert len(found.arrays.offsets) == 31
+        assert len(found.arrays.offsets) == 30
         assert (found.num_files, found.num_sources) == (2, 3)
-        first, second = found.left_out
+        first, *others = found.left_out
         assert first.startswith(f"{tmp_path / '1.parquet'}: truncated, or neither Parquet nor HDF5")
-        assert second.startswith(f"{tmp_path / '2.parquet'}: row group 1, column 'primary', row 0: energy")
+        assert any(line.startswith(f"{tmp_path / '2.parquet'}: row group 1: 10 of its 10 events") for line in others)
+        assert any(f"{tmp_path / '2.parquet'}: row group 0, row 9 of the file: energy" in line for line in others)
         assert reading_warnings(found) == (
-            f"2 bad inputs (files, row groups) left out, as in a run; the first: {first}",
+            f"3 bad inputs (files, row groups, events) left out, as in a run; the first: {first}",
         )
 
 

@@ -39,6 +39,6 @@ def _reading_warnings(found: FileEvents) -> Iterator[str]:
         )
     if found.left_out:
         yield (
-            f"{counted(len(found.left_out), 'bad input')} (files, row groups) left out, as in a run; the first:"
+            f"{counted(len(found.left_out), 'bad input')} (files, row groups, events) left out, as in a run; the first:"
             f" {found.left_out[0]}"
         )
