@@ -162,8 +162,9 @@ class SourceConfig(ConfigBranch):
     columns is dropped and counted as empty, a null list of particles is an event without particles, a null particle is
     dropped and counted."""
     max_invalid_share: float = Field(0.05, ge=0, le=1)
-    """Largest share of invalid events in a row group (rounded up to a whole event): those are set aside one by one.
-    More of them quarantine the row group, since its columns are probably not what their names say."""
+    """Largest share of invalid events in a row group, or in the part of a large one that a unit holds (rounded up to a
+    whole event): those are set aside one by one. More of them quarantine it, since its columns are probably not what
+    their names say."""
 
     @field_validator("columns", mode="before")
     @classmethod

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.atomic_file import Publishing, replacing
-from common.files.parquet.columns import is_list
 from common.messages import Unit
 from common.schema import EventSchema
 from common.status import OUTLIER_FOLDER
@@ -44,11 +43,19 @@ def outlier_path(run_dir: Path, unit: Unit, plan: str, folder: str = OUTLIER_FOL
 def write_outliers(
     path: Path, outliers: Sequence[Outliers], workload: EventSchema, publishing: Publishing = nullcontext
 ) -> None:
-    """Write the file atomically. It can be used as an input. ``publishing``: see replacing()."""
-    schema = _common_schema([one.events.schema for one in outliers], workload)
-    alike = [e if e.schema == schema else e.select(schema.names).cast(schema) for e in (one.events for one in outliers)]
-    events = pa.concat_tables(alike).combine_chunks()
-    columns = dict(zip(schema.names, events.columns, strict=True))
+    """Write the file atomically, and another one for each further set of types that the files of a unit have. Each can
+    be used as an input. ``publishing``: see replacing()."""
+    names = list(dict.fromkeys(source.path[0] for source in workload.source_columns))
+    alike: dict[tuple[pa.DataType, ...], list[Outliers]] = {}
+    for one in outliers:
+        alike.setdefault(tuple(one.events[name].type for name in names), []).append(one)
+    for number, group in enumerate(alike.values()):
+        _write(path.with_stem(f"{path.stem}{number:02x}") if number else path, group, names, publishing)
+
+
+def _write(path: Path, outliers: Sequence[Outliers], names: Sequence[str], publishing: Publishing) -> None:
+    events = pa.concat_tables([pa.table({name: one.events[name] for name in names}) for one in outliers])
+    columns = {name: events[name] for name in names}
     columns["source_file"] = pa.array([file for one in outliers for file in one.files])
     columns["source_row"] = pa.array(np.concatenate([one.rows for one in outliers]), pa.int64())
     counts = [one.counts for one in outliers if one.counts is not None]
@@ -63,23 +70,6 @@ def write_outliers(
         replacing(path, durable=False, part=part, publishing=publishing) as new,
         pa.OSFile(str(new), "wb") as sink,
     ):
-        pq.write_table(pa.table(columns), sink, write_page_checksum=True, use_dictionary=["source_file"])
-
-
-def _common_schema(schemas: Sequence[pa.Schema], workload: EventSchema) -> pa.Schema:
-    """Common schema for events of several files: their own, if they agree, else lists of the widest numbers."""
-    names = dict.fromkeys(source.path[0] for source in workload.source_columns)
-    return pa.schema([(name, _common_type([schema.field(name).type for schema in schemas])) for name in names])
-
-
-def _common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    if all(kind == kinds[0] for kind in kinds):
-        return kinds[0]
-    if is_list(kinds[0]):
-        return pa.list_(_common_type([kind.value_type for kind in kinds]))
-    if pa.types.is_struct(kinds[0]):
-        names = [kinds[0].field(i).name for i in range(kinds[0].num_fields)]
-        return pa.struct([(name, _common_type([kind.field(name).type for kind in kinds])) for name in names])
-    if all(pa.types.is_floating(kind) for kind in kinds):
-        return pa.float64()
-    return pa.uint64() if all(pa.types.is_unsigned_integer(kind) for kind in kinds) else pa.int64()
+        pq.write_table(
+            pa.table(columns).combine_chunks(), sink, write_page_checksum=True, use_dictionary=["source_file"]
+        )

@@ -213,7 +213,7 @@ class _Events:
     columns: dict[str, Array]
     """The workload's event columns."""
     ids: dict[str, Array]
-    """File column -> (R,); an id that is no whole number is any."""
+    """File column -> (R,); 0 for an id that is no whole number."""
     broken: tuple[BrokenRule, ...]
     """Rows whose ids are no whole numbers."""
     first_row: int
@@ -232,6 +232,7 @@ class _Events:
             with np.errstate(invalid="ignore"):  # a non-integer is changed by the cast, and so detected
                 ids[name] = stored.astype(target.dtype)
             is_wrong = ids[name].astype(raw.dtype) != stored
+            ids[name][is_wrong] = 0
             is_wrong[[row for one in broken for row in one.rows]] = False
             wrong = np.flatnonzero(is_wrong)
             if len(wrong):

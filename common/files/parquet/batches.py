@@ -234,6 +234,7 @@ class _Columns:
         return error.found, f"{error.expected} ({', '.join(stored)}; source.fields.{source.key} names others)"
 
     def _error(self, source: SourceColumn, rows: Int64, found: str, expected: str) -> _BadEvents:
+        assert len(rows), found  # without them to_rows() would try for ever
         return _BadEvents(BrokenRule(source.name, expected, rows, found))
 
 
@@ -250,13 +251,16 @@ def _copied(batch: pa.RecordBatch, rows: Int64) -> pa.Table:
 
 
 def _with_whole_ids(events: pa.Table, workload: EventSchema) -> pa.Table:
-    """Events with integers as ids: among those of MissingIds may be others."""
+    """Events with integers as ids, 0 for what is none: MissingIds may have held floats."""
     for source in workload.source_columns:
         kind = pa.from_numpy_dtype(workload.column(source.into).dtype)
         if source.path[1:] or not pa.types.is_integer(kind) or not pa.types.is_floating(events[source.name].type):
             continue
-        ids = events[source.name].cast(kind, safe=False)
-        events = events.set_column(events.column_names.index(source.name), source.name, ids)
+        stored = events[source.name].to_numpy()
+        with np.errstate(invalid="ignore"):
+            ids = stored.astype(workload.column(source.into).dtype)
+        ids[ids.astype(stored.dtype) != stored] = 0
+        events = events.set_column(events.column_names.index(source.name), source.name, pa.array(ids))
     return events
 
 

@@ -95,7 +95,7 @@ def stored_matrix(lists: pa.Array, width: int, columns: slice | list[int]) -> Ar
             lengths = np.diff(offsets)
             wrong = lengths != width
             raise BadList(wrong, f"a list has {lengths[np.argmax(wrong)]} numbers", f"{width}")
-    elif lists.type.list_size != width:
+    elif len(lists) and lists.type.list_size != width:
         raise BadList(np.ones(len(lists), np.bool_), f"a list has {lists.type.list_size} numbers", f"{width}")
     values = flattened(lists)
     null = null_mask(values)

@@ -72,16 +72,21 @@ class MissingIds:
         """
         lists = batch.column(holder.path[0])
         null = null_mask(lists)
-        ids = np.zeros(batch.num_rows, self.workload.column(source.into).dtype)
-        try:
-            stored = matrix(lists.drop_null(), len(holder.stored), [place], "<f8")[:, 0]
-        except BadList:
-            return ids
-        with np.errstate(invalid="ignore"):  # a number that is no id is changed by the cast, and so detected
-            found = stored.astype(ids.dtype)
-        if not np.array_equal(found.astype(np.float64), stored):
-            ids, found = ids.astype(np.float64), stored
-        ids[slice(None) if null is None else ~null] = found
+        usable = np.ones(len(lists), np.bool_) if null is None else ~null
+        ids = np.zeros(len(lists), self.workload.column(source.into).dtype)
+        while usable.any():  # once for good lists, and once more for each way in which some are wrong
+            chosen = lists if usable.all() else lists.filter(pa.array(usable))
+            try:
+                stored = matrix(chosen, len(holder.stored), [place], "<f8")[:, 0]
+            except BadList as error:
+                usable[np.flatnonzero(usable)[error.bad]] = False
+                continue
+            with np.errstate(invalid="ignore"):  # a number that is no id is changed by the cast, and so detected
+                found = stored.astype(ids.dtype)
+            if not np.array_equal(found.astype(np.float64), stored):
+                ids, found = ids.astype(np.float64), stored
+            ids[usable] = found
+            break
         return ids
 
 

@@ -41,6 +41,8 @@ class Turn(BaseModel):
     """True if its fetcher needs a checkpoint."""
     committed: tuple[Cursor, ...] = ()
     """Cursors of the newest checkpoint on disk, from the first rank."""
+    refused: bool = False
+    """True if it has refused a slot since its last turn: the others must let go of the unit, too."""
 
 
 class Share(NamedTuple):
@@ -85,8 +87,8 @@ def agree(turns: Sequence[Turn]) -> Agreed:
 
 
 class BatchesDiffer(Exception):
-    """Trainers of a shard made different batches: a unit has changed, or was given up, between its deliveries to them.
-    All ranks learn of it in the same turn, and make their batches anew."""
+    """Trainers of a shard made different batches: a unit has changed, or was given up, between its deliveries to them,
+    or one of them refused its slot. All ranks learn of it in the same turn, and make their batches anew."""
 
 
 class Agreement:
@@ -101,6 +103,7 @@ class Agreement:
         self._all_stop = False
         self._wants_commit = False
         self._commit_is_due = False
+        self._has_refused = False
         self._to_tell: tuple[Cursor, ...] = ()
         self._heard: tuple[Cursor, ...] = ()
 
@@ -130,6 +133,11 @@ class Agreement:
             self._commit_is_due = True
         else:
             self._wants_commit = True
+
+    def refused(self) -> None:
+        """Record that this rank has refused a slot, which is decoded again once no trainer holds it: in the next turn
+        all begin the batch again."""
+        self._has_refused = not self.is_alone
 
     def take_commit_request(self) -> bool:
         """True once for each agreed request: on every rank between the same two turns."""
@@ -193,8 +201,9 @@ class Agreement:
 
     def _turn(self, turn: Turn) -> tuple[list[Turn], Agreed]:
         stop = turn.stop or self._asked_to_stop()
-        mine = turn.model_copy(update={"stop": stop, "commit": self._wants_commit, "committed": self._to_tell})
-        self._to_tell = ()
+        told = {"commit": self._wants_commit, "committed": self._to_tell, "refused": self._has_refused}
+        mine = turn.model_copy(update={"stop": stop, **told})
+        self._to_tell, self._has_refused = (), False
         texts = self._ranks.gather(mine.model_dump_json(exclude_defaults=True))
         turns = [Turn.model_validate_json(text) for text in texts]
         agreed = agree(turns)
@@ -203,6 +212,8 @@ class Agreement:
         if not self._ranks.is_first:
             self._heard = agreed.committed or self._heard
         self._all_stop = agreed.stop
+        if not agreed.stop and any(one.refused for one in turns):
+            raise BatchesDiffer("a trainer refused what a slot held: all begin their batch again")
         if not agreed.stop and (places := _differing(turns)):
             raise BatchesDiffer(f"trainers of one shard made different batches, and begin again: {places!s:.500}")
         return turns, agreed

@@ -137,6 +137,9 @@ class Feed:
             except (FetcherLost, Rejected, BatchesDiffer) as error:
                 level = logging.WARNING if str(error) else logging.INFO  # of a lost fetcher its supervisor warns
                 logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
+                yield None  # the ranks may have agreed to save in the turn that raised
+                if isinstance(error, Rejected):
+                    self._agreement.refused()
                 plan_hash, started_s = self.plan_hash, time.monotonic()
                 self.close()
                 try:

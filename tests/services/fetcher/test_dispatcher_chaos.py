@@ -8,7 +8,7 @@ from schedules import check
 FEW = range(200)
 ONCE_FAILED = range(795_768_951, 795_768_952)
 """A trainer that has its batch waits for the others, and isn't attached: it must not hold them back."""
-MORE = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in (range(200, 2_000), range(2_000, 4_000))]
+MORE = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in (range(200, 2_000),)]
 
 
 @pytest.mark.parametrize("seeds", [FEW, ONCE_FAILED, *MORE], ids=str)

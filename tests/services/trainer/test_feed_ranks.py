@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Fetcher, given_up, rows, with_other_events
@@ -173,6 +174,28 @@ def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Callable[..., Fet
     taken = trained(connect, STREAM, 2, StreamPosition())
     assert by_step(taken) == expected
     assert {reject.k for reject in fetcher.rejected} == {3}
+
+
+def another_lease(unit: m.DeliveredUnit) -> m.DeliveredUnit:
+    """As of a slot that holds another unit."""
+    return replace(unit, lease=unit.lease + 1000)
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+@pytest.mark.parametrize("k", [0, 3, 5])
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_a_slot_that_only_one_trainer_refuses_is_decoded_again_for_all(
+    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, k: int, slots: int
+) -> None:
+    """It is not decoded before the others have let go of it, and they wait for the one that refused it."""
+    stream = STREAM.model_copy(update={"slots": slots})
+    fetcher = fetch(stream=stream, wrong_headers={}, as_seen={k: another_lease})
+    together = trained(connect, stream, num_ranks, StreamPosition())
+    assert [reject.k for reject in fetcher.rejected] == [k]
+    assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
+    fetcher.close()
+    fetch()
+    assert by_step(together) == by_step(trained(connect, STREAM, 1, StreamPosition()))
 
 
 @pytest.mark.parametrize("slots", [2, 8])
