@@ -31,8 +31,8 @@ class Turn(BaseModel):
     events: int = 0
     particles: int = 0
     places: dict[int, tuple[Cursor, str, int]] = {}
-    """Cursor of each of its shards once the batch is trained, or while it isn't ready behind what was taken; content of
-    a unit that is open there, and number of events trained: all trainers of a shard must make the same batches."""
+    """Cursor of each of its shards once the batch is trained, or while it isn't ready behind what was taken; contents of
+    all units up to there, and number of events trained: all trainers of a shard must make the same batches."""
     growths: dict[int, Growth] = {}
     """Growth of each shard of which it is the first trainer, if there are several."""
     stop: bool = False
@@ -221,7 +221,7 @@ class Agreement:
 
 def _places(position: StreamPosition, shards: Sequence[ShardShare]) -> dict[int, tuple[Cursor, str, int]]:
     of_shards = ((one.shard, position.shards[one.shard]) for one in shards)
-    return {shard: (at.cursor, at.content, at.counters.events_trained) for shard, at in of_shards}
+    return {shard: (at.cursor, at.contents + at.content, at.counters.events_trained) for shard, at in of_shards}
 
 
 def _differing(turns: Sequence[Turn]) -> list[tuple[Cursor, str, int]]:

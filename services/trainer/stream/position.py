@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +21,7 @@ class Growth(BaseModel):
     cursor: Cursor
     open_unit_events: int = 0
     content: str = ""
+    contents: str = ""
     epoch: int = 0
     counters: Counters = Counters()
     """Counters to add."""
@@ -41,6 +43,8 @@ class StreamPosition(BaseModel):
     """Events trained of the cursor's unit."""
     content: str = ""
     """Digest of that unit as delivered; empty: unknown, or the cursor is at the start of a unit."""
+    contents: str = ""
+    """Digest of the digests of all units before it, by which trainers notice that they were given different ones."""
     epoch: int = 0
     counters: Counters = Counters()
     quarantined: tuple[Quarantined, ...] = ()
@@ -88,6 +92,7 @@ class StreamPosition(BaseModel):
             cursor=self.cursor,
             open_unit_events=self.open_unit_events,
             content=self.content,
+            contents=self.contents,
             epoch=self.epoch,
             counters=Counters(**counters),
             quarantined=self.quarantined[len(before.quarantined) :],
@@ -104,6 +109,7 @@ class StreamPosition(BaseModel):
             cursor=growth.cursor,
             open_unit_events=growth.open_unit_events,
             content=growth.content,
+            contents=growth.contents,
             epoch=growth.epoch,
             counters=Counters(**counters),
             quarantined=(*self.quarantined, *growth.quarantined),
@@ -161,6 +167,7 @@ class StreamPosition(BaseModel):
                 "cursor": cursor,
                 "open_unit_events": 0,
                 "content": "",
+                "contents": hashlib.blake2b((self.contents + unit.content).encode(), digest_size=8).hexdigest(),
                 "epoch": unit.epoch,
                 "source": unit.source,
                 "counters": counters.model_copy(

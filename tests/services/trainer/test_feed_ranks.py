@@ -226,14 +226,21 @@ def test_trainers_that_were_given_different_events_begin_the_batch_again_and_tra
     assert position.counters.events_trained == len(ALL_ROWS)
 
 
+@pytest.mark.parametrize("as_seen", [given_up, with_other_events])
+@pytest.mark.parametrize("k", [1, 3, 5])
 def test_trainers_that_differ_in_a_unit_that_one_batch_takes_whole_begin_it_again(
-    fetch: Callable[..., Fetcher], connect: Connect
+    fetch: Callable[..., Fetcher],
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    k: int,
+    as_seen: Callable[[m.DeliveredUnit], m.DeliveredUnit],
 ) -> None:
-    """The cursors behind the batch are the same."""
+    """The cursors behind the batch are the same, and of other events the numbers, too."""
     stream = STREAM.model_copy(update={"batch_events": 40})
-    fetch(stream=stream, as_seen={5: given_up})
+    fetch(stream=stream, as_seen={k: as_seen})
     together = trained(connect, stream, 2, StreamPosition())
     assert len(together[0]) == 1
+    assert caplog.text.count("made different batches") == 2
     assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
 
 
