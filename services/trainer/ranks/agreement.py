@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.messages import Cursor
 from services.trainer.ranks.rank_group import RankGroup, SingleRank
-from services.trainer.stream.position import Growth, StreamPosition
+from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.shares import ShardShare
 
 
@@ -31,9 +31,9 @@ class Turn(BaseModel):
     events: int = 0
     particles: int = 0
     places: dict[int, tuple[Cursor, str, int]] = {}
-    """Cursor of each of its shards once the batch is trained, or while it isn't ready behind what was taken; contents of
-    all units up to there, and number of events trained: all trainers of a shard must make the same batches."""
-    growths: dict[int, Growth] = {}
+    """Cursor of each of its shards once the batch is trained, or while it isn't ready behind what was taken; contents
+    of all units up to there, and number of events trained: all trainers of a shard must make the same batches."""
+    growths: dict[int, StreamPosition] = {}
     """Growth of each shard of which it is the first trainer, if there are several."""
     stop: bool = False
     """True if it was asked to stop."""

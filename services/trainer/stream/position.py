@@ -13,26 +13,6 @@ from common.ragged import SlotMismatch
 from common.status import Counters
 
 
-class Growth(BaseModel):
-    """Growth of a shard's position by a batch: all that trainers of other shards need to know of it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    cursor: Cursor
-    open_unit_events: int = 0
-    content: str = ""
-    contents: str = ""
-    epoch: int = 0
-    counters: Counters = Counters()
-    """Counters to add."""
-    quarantined: tuple[Quarantined, ...] = ()
-    skipped_units: tuple[int, ...] = ()
-    changed_units: tuple[str, ...] = ()
-    broken_rules: BrokenRules = ()
-    """Rules to add."""
-    source: Source = Source()
-
-
 class StreamPosition(BaseModel):
     """Position in the stream, or in that of one shard. Immutable: training a batch replaces it by the next one."""
 
@@ -85,38 +65,31 @@ class StreamPosition(BaseModel):
         """One line for each file, row group or unit that was quarantined, as a whole or in part."""
         return (*(bad.reason for bad in self.quarantined), *self.changed_units)
 
-    def since(self, before: StreamPosition) -> Growth:
-        """Growth of a shard since ``before``."""
+    def since(self, before: StreamPosition) -> StreamPosition:
+        """Growth of a shard since ``before``, all that trainers of other shards need to know: a position with the
+        counts and journals that grown() adds."""
         counters = {name: value - getattr(before.counters, name) for name, value in self.counters}
-        return Growth(
-            cursor=self.cursor,
-            open_unit_events=self.open_unit_events,
-            content=self.content,
-            contents=self.contents,
-            epoch=self.epoch,
-            counters=Counters(**counters),
-            quarantined=self.quarantined[len(before.quarantined) :],
-            skipped_units=self.skipped_units[len(before.skipped_units) :],
-            changed_units=self.changed_units[len(before.changed_units) :],
-            broken_rules=rules_since(self.broken_rules, before.broken_rules),
-            source=self.source,
+        return self.model_copy(
+            update={
+                "counters": Counters(**counters),
+                "quarantined": self.quarantined[len(before.quarantined) :],
+                "skipped_units": self.skipped_units[len(before.skipped_units) :],
+                "changed_units": self.changed_units[len(before.changed_units) :],
+                "broken_rules": rules_since(self.broken_rules, before.broken_rules),
+            }
         )
 
-    def grown(self, growth: Growth) -> StreamPosition:
+    def grown(self, growth: StreamPosition) -> StreamPosition:
         """Position of a shard after ``growth``."""
         counters = {name: value + getattr(growth.counters, name) for name, value in self.counters}
-        return StreamPosition(
-            cursor=growth.cursor,
-            open_unit_events=growth.open_unit_events,
-            content=growth.content,
-            contents=growth.contents,
-            epoch=growth.epoch,
-            counters=Counters(**counters),
-            quarantined=(*self.quarantined, *growth.quarantined),
-            skipped_units=(*self.skipped_units, *growth.skipped_units),
-            changed_units=(*self.changed_units, *growth.changed_units),
-            broken_rules=sum_of_rules((*self.broken_rules, *growth.broken_rules)),
-            source=growth.source,
+        return growth.model_copy(
+            update={
+                "counters": Counters(**counters),
+                "quarantined": (*self.quarantined, *growth.quarantined),
+                "skipped_units": (*self.skipped_units, *growth.skipped_units),
+                "changed_units": (*self.changed_units, *growth.changed_units),
+                "broken_rules": sum_of_rules((*self.broken_rules, *growth.broken_rules)),
+            }
         )
 
     def is_changed(self, unit: DeliveredUnit) -> bool:

@@ -261,7 +261,8 @@ class SimulatedRun:
         if self.dispatcher.starved and self.trainers and not self.dying:
             self._save(list(self.trainers.values()))
             # A batch that needs more blocks than the disk holds ends a run with the setting; here it gets its block.
-            return self.trainers.keys() == set(self.dispatcher.trainers)
+            # One that has the batch already, and not yet heard that the fetcher is another one, isn't attached.
+            return self.trainers.keys() >= set(self.dispatcher.trainers)
         return False
 
     def _plan_a_block(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from common import messages as m
 from common.ragged import SlotMismatch
-from services.trainer.stream.position import Growth, StreamPosition
+from services.trainer.stream.position import StreamPosition
 
 
 def unit(
@@ -217,7 +217,7 @@ def test_a_position_that_grows_by_what_was_told_is_that_of_the_rank_that_told_it
         lambda at: at.after_unit(with_bad).after_unit(skipped),
     ):
         before, position = position, step(position)
-        growth = Growth.model_validate_json(position.since(before).model_dump_json(exclude_defaults=True))
+        growth = StreamPosition.model_validate_json(position.since(before).model_dump_json(exclude_defaults=True))
         told = told.grown(growth)
         assert told == position
         assert told.counters.adds_up()
@@ -241,7 +241,7 @@ def test_invalid_events_are_counted_by_the_rule_that_they_break_and_told_to_othe
     for number in (0, 1):
         done = with_invalid(4 + number, number)
         before, position = position, position.after_microbatches(done, 2, 7, 20).after_unit(done)
-        growth = Growth.model_validate_json(position.since(before).model_dump_json(exclude_defaults=True))
+        growth = StreamPosition.model_validate_json(position.since(before).model_dump_json(exclude_defaults=True))
         told = told.grown(growth)
         assert told == position
         assert told.counters.adds_up()

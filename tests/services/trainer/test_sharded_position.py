@@ -12,7 +12,7 @@ from common.config import StreamConfig
 from common.status import Counters
 from services.fetcher.dispatcher import Action, Dispatcher, Send
 from services.trainer.ranks.agreement import Turn
-from services.trainer.stream.position import Growth, StreamPosition
+from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.sharded_position import ShardedPosition, read_position, start_of
 from services.trainer.stream.shares import shares_of_rank
 
@@ -67,7 +67,7 @@ def trained(ranks: int, seed: int) -> StreamPosition:
         cursor = position.shards[share.shard].cursor
         shards[share.shard].tell(rank, m.Attach(share.rank, share.ranks, PLAN, cursor))
     for _ in range(max(UNITS) + 1):
-        growths: dict[int, Growth] = {}
+        growths: dict[int, StreamPosition] = {}
         for rank, of in rng.sample(list(enumerate(shares)), ranks):
             mine = position
             for share in rng.sample(of, len(of)):
