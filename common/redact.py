@@ -24,7 +24,7 @@ _QUOTE = r"(?:[\[(]?b?[\"'])?"
 _SPACE = r"(?:\s|%20|\+)+"
 _PROSE = (
     r"(?!(?:tokens?|authentication|authori[sz]ation|None)(?=[.,;:)\"']*(?:\s|$)))"
-    r"(?!(?:error|realm|scope)(?:_\w+)?=[\"'])"
+    r"(?!(?:error|realm|scope)(?:_\w+)?=[\"']\w)"
 )
 """Prose that must stay: `the bearer token has expired`, `Bearer error="invalid_token"`; but `Bearer token.x` is a
 token."""
