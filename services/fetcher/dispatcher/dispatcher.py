@@ -343,7 +343,9 @@ class Dispatcher:
         committed = self.places.committed
         block = self.units.first_needed_block(committed)
         self.failures.forget(self.units.commit(committed.unit, self.places.first_k))
-        return [Evict(block)]
+        # One that came back behind the commit still needs earlier blocks, which may not even be planned again yet.
+        is_behind = any(one.peer is not None and one.deliver_k < committed.unit for one in self.places.all)
+        return [] if is_behind else [Evict(block)]
 
     def _drop_trainer(self, peer: str) -> None:
         self._superseded.discard(peer)

@@ -343,6 +343,24 @@ def test_a_checkpoint_that_one_trainer_tells_of_lets_files_go(make_dispatcher: C
     assert dispatcher.counts["unexpected_messages"] == 0
 
 
+def test_a_checkpoint_lets_no_file_go_that_a_trainer_behind_it_still_needs(
+    make_dispatcher: Callable[..., Dispatcher],
+) -> None:
+    """Its units are not even planned again yet: without their files they never would be."""
+    dispatcher = make_dispatcher(attach=False, slots=8)
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Attach(rank, 2, PLAN, START), 0.0)
+    dispatcher.add_units([unit(k, k // 2, k - k % 2) for k in range(8)])
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Want(5), 0.0)
+    decode(dispatcher, dispatcher.handle("a", m.Hello(8), 0.0))
+    assert Evict(2) in dispatcher.handle("t0", m.Committed(m.Cursor(2, 4, 4, 0)), 0.0)
+    dispatcher.lose("t1")
+    assert Replan(START) in dispatcher.handle("u", m.Attach(1, 2, PLAN, START), 0.0)
+    committed = dispatcher.handle("t0", m.Committed(m.Cursor(2, 4, 4, 1)), 0.0)
+    assert not any(isinstance(action, Evict) for action in committed)
+
+
 def test_the_run_is_over_once_every_trainer_says_so(make_dispatcher: Callable[..., Dispatcher]) -> None:
     dispatcher = together(make_dispatcher, 2, slots=8, want=8)
     found = decode(dispatcher, dispatcher.handle("a", m.Hello(8), 0.0))
