@@ -24,7 +24,7 @@ def sum_of_rules(rules: Iterable[InvalidEvents]) -> BrokenRules:
 
 
 def rules_since(now: Sequence[InvalidEvents], before: Sequence[InvalidEvents]) -> BrokenRules:
-    """What has to be added to ``before`` for ``now``."""
+    """Return the rules that have to be added to ``before`` for ``now``."""
     known = {one.rule: one for one in before}
     grown: list[InvalidEvents] = []
     for one in now:

@@ -86,8 +86,8 @@ def changed_by_others(path: Path) -> str:
 
 
 def _open_to(found: os.stat_result, *, is_last: bool, in_open: bool, trusted: str) -> str:
-    """Who else can change a folder or file, and the remedy; empty if nobody can. ``in_open``: it lies in a folder that
-    everybody may write to, so that its group is no sign of who made it."""
+    """Return who else can change a folder or file, and the remedy; empty if nobody can. ``in_open``: it lies in a
+    folder that everybody may write to, so that its group is no sign of who made it."""
     mode = found.st_mode
     is_of_root = not is_last and found.st_uid == _unmapped_root()
     if not is_of_root and not _is_trusted_owner(found, in_open=in_open, trusted=trusted):

@@ -30,7 +30,7 @@ class BrokenRule:
     rows: Int64
     """(I,) at least one, in order."""
     found: str
-    """What the first of the rows has instead."""
+    """Value that the first of the rows has instead."""
     field: str = ""
     """Number of a list; empty: the whole value."""
 

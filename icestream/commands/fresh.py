@@ -53,7 +53,7 @@ _OWN_BELOW = {
     SHARDS_FOLDER: (f"[0-9][0-9][0-9]/{LOCKS_FOLDER}/fetcher",),
     INVENTORY_FOLDER: ("files-*.jsonl", ".files-*", *_RECORDS),
 }
-"""What icestream makes in folders whose names users give to theirs, too; of a shard's folder: by what it is known."""
+"""Names that icestream makes in folders whose names users give to theirs, too; a shard's is told by its lock."""
 _ENDING_S = 10.0
 
 
@@ -111,7 +111,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _own_below(folder: Path) -> list[Path]:
-    """What icestream made in a folder of _OWN_BELOW."""
+    """Return the paths that icestream made in a folder of _OWN_BELOW."""
     if folder.is_symlink():
         return []
     found = (path for pattern in _OWN_BELOW[folder.name] for path in folder.glob(pattern))

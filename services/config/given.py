@@ -1,4 +1,4 @@
-"""What a start gives besides the stored configuration: settings of no use, and code that it has to name itself."""
+"""Values that a start gives besides the stored configuration: settings of no use, and code that it names itself."""
 
 from __future__ import annotations
 

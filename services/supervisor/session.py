@@ -1,4 +1,4 @@
-"""What the supervisor of a session shows, returns, and is given of other nodes."""
+"""Data that the supervisor of a session shows, returns, and is given of other nodes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class ModelSettings(ConfigBranch):
     """Settings of a model of one's own: `trainer.own`. Derive a class with further ones."""
 
     learning_rate: float = Field(1e-3, gt=0)
-    """Of Adam."""
+    """Learning rate of Adam."""
     schedule: Literal["constant", "cosine", "one_cycle"] = "constant"
     """Schedule of the learning rate."""
     schedule_steps: int = Field(0, ge=0)

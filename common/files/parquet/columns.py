@@ -37,7 +37,7 @@ def schema_problem(schema: pa.Schema, workload: EventSchema) -> str | None:
 
 
 def type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema) -> str | None:
-    """Why a column of that type is not ``source``; None: it is."""
+    """Return why a column of that type is not ``source``; None: it is."""
     around = int(workload.per(source) == "particle")
     expected = around + int(source.is_list)
     found, lists, names = kind, 0, list(source.path[1:])

@@ -30,7 +30,7 @@ class SizeTrial(BaseModel):
     gpu_busy: float | None = None
     """Part of the time in which a kernel ran; None where it is not measured."""
     peak_memory_bytes: int
-    """On CUDA the maximum in tensors; else the maximum resident memory of the process so far."""
+    """Maximum in tensors on CUDA; else the maximum resident memory of the process so far."""
 
 
 def measure_sizes(

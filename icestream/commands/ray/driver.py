@@ -53,7 +53,7 @@ class NodeEnded:
     """State of a node whose process has ended."""
 
     exit_code: int
-    """As the process gave it; below 0: minus the signal that killed it."""
+    """Exit code as the process gave it; below 0: minus the signal that killed it."""
 
 
 @dataclass(frozen=True)

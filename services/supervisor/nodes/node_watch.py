@@ -64,7 +64,7 @@ class NodeWatch:
         )
 
     def _judge_end(self, note: NodeNote, silent_s: float) -> NodeEnding | None:
-        """What the end of another node means: nothing if it is done, and little while this one may be about to end."""
+        """Return what the end of another node means: None if it is done, or while this one may be about to end."""
         if note.exit_code == 0:
             self._heard_s[note.node] = self._awake_s
             return None

@@ -29,7 +29,7 @@ class NodeNote(BaseModel):
     state: NodeState = "starting"
     """`gathering`: it is ready, and waits for the others."""
     accepted: tuple[str, ...] = ()
-    """Of node 0 once it runs: tokens of the nodes of this attempt, in their order."""
+    """Tokens of the nodes of this attempt, in their order, once node 0 runs; only its note has them."""
     settings: str = ""
     """Digest of the run's config.json in the shared folder, of node 0."""
     build: str = ""

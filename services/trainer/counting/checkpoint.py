@@ -30,7 +30,7 @@ class PositionCheckpoints(CheckpointFolder):
 
 
 def read_position(path: Path) -> dict[str, Any]:
-    """What was saved. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    """Return what was saved. Raises BadInputError that names the file, UnreadableError if it is damaged."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -122,8 +122,8 @@ class _Reading:
         self._costs: list[tuple[int, ...]] = list(zip(*(cost.tolist() for cost in costs), strict=True))
 
     def part(self, first: int) -> tuple[Taken, int]:
-        """What the microbatches from ``first`` on add to the batch that is being made, and the first one behind them.
-        Advances the link's position."""
+        """Return what the microbatches from ``first`` on add to the batch that is being made, and the first one behind
+        them. Advances the link's position."""
         link = self._link
         number = link.dealing.num_dealt
         ranks = link.dealing.deal(islice(self._costs, first, None))

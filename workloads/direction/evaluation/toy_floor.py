@@ -19,7 +19,7 @@ class ToyFloor:
     """Figures of the best possible prediction of the simulator's events, with its standard settings."""
 
     figures: Mapping[str, Floor]
-    """By the names of metrics."""
+    """Floors by the names of metrics."""
     events: int
     date: str
     array: str = "icecube"
@@ -27,7 +27,7 @@ class ToyFloor:
 
     @property
     def note(self) -> str:
-        """Where the figures come from."""
+        """Source of the figures."""
         return (
             f"floors of angles: posteriors by the simulator's own likelihood of {self.events:,} other events, measured"
             f" {self.date} by benchmarks/bench_direction_floor.py; the mean of all is known to"

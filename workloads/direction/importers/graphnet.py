@@ -166,7 +166,7 @@ def _kinds(folder: Path) -> set[str]:
 
 
 def _kind(path: Path) -> str | None:
-    """What a file holds, by its columns; None: nothing of these layouts."""
+    """Return what a file holds, by its columns; None: nothing of these layouts."""
     try:
         schema = schema_without_views(pq.read_schema(path))
     except (pa.ArrowException, OSError):

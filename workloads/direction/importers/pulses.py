@@ -50,7 +50,7 @@ class Pulses:
 
 @dataclass(frozen=True)
 class PlaceInFile:
-    """Where pulses stand in a file, for errors."""
+    """Place of pulses in a file, for errors."""
 
     path: str
     first_row: int

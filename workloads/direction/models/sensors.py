@@ -65,7 +65,7 @@ class _Merged:
 
 @torch.no_grad()
 def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
-    """At most ``max_sensors`` sensors of each event: with clean pulses by charge, then others by their distance.
+    """Return at most ``max_sensors`` sensors of each event: with clean pulses by charge, then others by their distance.
 
     Other sensors count if they are near a clean one in space and time, as light of the same particles is.
     """

@@ -27,7 +27,7 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 SMALLEST_SHAPE = 0.02
-"""Of the Gamma distribution of the delay by scattering."""
+"""Smallest shape of the Gamma distribution of the delay by scattering."""
 JITTER_NS = 3.0
 """Resolution of a sensor's clock."""
 
@@ -54,7 +54,7 @@ class Truth:
     """Neutrino events before the detector sees them."""
 
     azimuth_E: Float64
-    """Of the source, rad."""
+    """Azimuth of the source, rad."""
     zenith_E: Float64
     energy_gev_E: Float64
     is_track_E: Bool

@@ -23,7 +23,7 @@ class NetworkConfig(MuonNetworkConfig):
     """Number of random inputs of each muon: the difference between muons of one event."""
 
     local_tails: int = Field(default=2, ge=0)
-    """How many of the ``z_local`` have exponential tails instead of normal ones, so that rare large energies can be
+    """Number of the ``z_local`` that have exponential tails instead of normal ones, so that rare large energies can be
     generated."""
 
     hidden: int = Field(default=128, ge=1)
