@@ -186,7 +186,7 @@ def _read_all(
     reader.close()
     if num_problems > _PROBLEMS:
         found.problems.append(f"… and {num_problems - _PROBLEMS} more parts")
-    found.problems += [f"invalid: {line}" for line in lines_of_rules(sum_of_rules(invalid))]
+    found.problems += [f"a run sets aside {line}" for line in lines_of_rules(sum_of_rules(invalid))]
     found.problems += outside.problems()
     return spreads
 

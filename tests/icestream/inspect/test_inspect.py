@@ -88,7 +88,7 @@ def test_bad_rows_are_told_and_the_others_described(tmp_path: Path) -> None:
     events[4] = replace(events[4], muons=((float("inf"), 0.0, 0.0),))
     found = described(write_events(tmp_path / "f.parquet", events, row_group_rows=3))
     assert found.problems == [
-        "invalid: 1 event: column 'muons', energy_gev: expected a finite number; e.g. row 4 of the file: "
+        "a run sets aside 1 event: column 'muons', energy_gev: expected a finite number; e.g. row 4 of the file: "
         "energy_gev is inf"
     ]
     assert (found.events, found.particles) == (9, 16)
