@@ -93,7 +93,7 @@ class _Spreads:
     fields: dict[str, Spread] = field(default_factory=dict)
 
     def add(self, rows: RaggedRows, workload: EventSchema) -> None:
-        self.counts.add(rows.counts if rows.is_null is None else rows.counts[~rows.is_null])
+        self.counts.add(np.delete(rows.counts, rows.invalid_rows))
         for column in workload.read_columns:
             values: Array = (rows.event_columns if column.per == "event" else rows.particle_columns)[column.name]
             if rows.is_null is not None and column.per == "event":
