@@ -17,7 +17,7 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text()
 GPU = (ROOT / "docker-compose.gpu.yml").read_text()
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-(TRAINING,) = (names.split() for names in re.findall(r'^ARG TRAINING="(.*)"$', DOCKERFILE, re.M))
+(TRAINING,) = (set(names.split("|")) for names in re.findall(r"^TRAINING := (.*)$", (ROOT / "Makefile").read_text(), re.M))
 
 
 def test_the_variables_of_the_files_are_those_of_the_page() -> None:
@@ -51,9 +51,15 @@ def test_prometheus_scrapes_the_port_that_the_fetcher_opens() -> None:
     assert f"[fetcher:{port}]" in (ROOT / "configs/monitoring/prometheus.yml").read_text()
 
 
-def test_packages_for_training_alone_are_dependencies() -> None:
+def test_packages_for_training_alone_are_dependencies_that_only_its_image_has() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert set(TRAINING) <= {re.split(r"[^\w-]", one)[0] for one in wanted}
+    assert {re.split(r"[^\w-]", one)[0] for one in wanted} >= TRAINING
+    data, training = (
+        set(re.findall(r"^([\w-]+)==", (ROOT / f"configs/images/{image}.txt").read_text(), re.M))
+        for image in ("data", "training")
+    )
+    assert training - data >= TRAINING - {"torch"}
+    assert not data & TRAINING
 
 
 @pytest.mark.process

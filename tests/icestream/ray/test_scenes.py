@@ -19,15 +19,15 @@ from runs import SMALL_STREAM, settings
 
 from workloads.base.checkpoint import newest_step
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 QUICK_LOSS = {
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "5",
     "RAY_health_check_initial_delay_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "30000",
 }
-"""A dead machine is noticed within 4 s, not 15 s."""
+"""A dead machine refuses connections and is noticed within 6 s, not 15 s. One that is only slow is not taken for dead."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """As Ray does it on a desktop: all addresses are 127.0.0.1, and nothing listens elsewhere."""
 EVENTS = 2000
@@ -99,15 +99,15 @@ def test_a_users_mistake_is_shown_and_not_tried_again(machines: Machines, tmp_pa
     driver = Driver(machines, tmp_path, icestream(*command))
     try:
         assert driver.end() == 2, driver.output()
-        assert f"{tmp_path / 'nowhere'}: no such file" in driver.output()
-        assert "start 1" in driver.output()
-        assert "start 2" not in driver.output()
+        before, shown, after = driver.output().partition(f"{tmp_path / 'nowhere'}: no such file")
+        assert "start 1" in before
+        assert shown
+        assert "start" not in after
         driver.nothing_is_left()
     finally:
         driver.kill_all()
 
 
-@pytest.mark.timeout(1200)
 def test_real_nodes_train_every_event_once_whatever_is_lost_killed_or_hangs(machines: Machines, tmp_path: Path) -> None:
     machines.be("a", "b", "c")
     called(machines, "simulate", str(tmp_path / "data"), "--events", str(EVENTS), "--files", "4")
