@@ -17,7 +17,9 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text()
 GPU = (ROOT / "docker-compose.gpu.yml").read_text()
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-(TRAINING,) = (set(names.split("|")) for names in re.findall(r"^TRAINING := (.*)$", (ROOT / "Makefile").read_text(), re.M))
+(TRAINING,) = (
+    set(names.split("|")) for names in re.findall(r"^TRAINING := (.*)$", (ROOT / "Makefile").read_text(), re.M)
+)
 
 
 def test_the_variables_of_the_files_are_those_of_the_page() -> None:

@@ -27,7 +27,7 @@ QUICK_LOSS = {
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_timeout_ms": "30000",
 }
-"""A dead machine refuses connections and is noticed within 6 s, not 15 s. One that is only slow is not taken for dead."""
+"""A dead machine refuses connections, which is noticed within 6 s, not 15 s. A slow one is not taken for dead."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """As Ray does it on a desktop: all addresses are 127.0.0.1, and nothing listens elsewhere."""
 EVENTS = 2000
