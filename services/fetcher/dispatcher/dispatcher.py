@@ -333,7 +333,7 @@ class Dispatcher:
             return
         unit = self.units.held[k]
         # Not planned: its files may be evicted, or a seek went back and it is not planned again yet.
-        if self.places.needs(k) and k in self.units.planned and not unit.is_rejected:
+        if k >= self.places.first_k and k in self.units.planned and not unit.is_rejected:
             unit.state = State.READY
         else:
             self.units.give_back(k)
@@ -360,7 +360,7 @@ class Dispatcher:
         if is_first:  # the others are at places of the same plan, which it reaches if it hasn't
             known = known and bool(self.units.planned) and cursor.unit <= end_k
         for k, unit in list(self.units.held.items()):
-            if unit.state is not State.DELIVERED and not (known and self.places.needs(k)):
+            if unit.state is not State.DELIVERED and not (known and k >= self.places.first_k):
                 self._drop(k, unit)
         if known:
             return []

@@ -89,10 +89,6 @@ class Trainers:
         """True if a trainer reads the unit's slot."""
         return any(k in one.holds for one in self.all)
 
-    def needs(self, k: int) -> bool:
-        """True if a trainer reads the unit's slot, or will."""
-        return k >= self.first_k or self.holds(k)
-
     def may_take(self, one: TrainerState) -> bool:
         """True if the trainer wants its next unit, and isn't too far ahead of the others."""
         return one.peer is not None and one.want > 0 and one.deliver_k < self._end_k
@@ -100,9 +96,7 @@ class Trainers:
     def heads(self, planned: Container[int]) -> set[int]:
         """Units that trainers wait for, one of each at most, as far as they are planned."""
         waiting = [one.deliver_k for one in self.all if one.want > 0 and one.deliver_k in planned]
-        if not waiting:
-            return set()
-        end_k = self._end_k
+        end_k = self._end_k if waiting else 0
         return {k for k in waiting if k < end_k}
 
     # -------------------------------------------------------------- messages
