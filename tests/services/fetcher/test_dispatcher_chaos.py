@@ -9,7 +9,7 @@ FEW = range(200)
 ONCE_FAILED = (795_768_951, 20_029_653)
 """A trainer that has its batch waits for the others, and isn't attached: it must not hold them back, nor a block that
 they need and for which the disk has no room."""
-MORE = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in (range(200, 2_000),)]
+MORE = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in (range(200, 1_000),)]
 
 
 @pytest.mark.parametrize("seeds", [FEW, ONCE_FAILED, *MORE], ids=str)
