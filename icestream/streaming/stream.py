@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from common.errors import BadInputError
+from common.invalid_events import lines_of_rules
 from common.python_paths import Paths, given_path
 from common.status import Counters
 from common.transport import StopRequested
@@ -138,8 +139,9 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     @property
     def set_aside(self) -> tuple[str, ...]:
-        """A line for each file or row group that was quarantined."""
-        return self._state.position.set_aside
+        """A line for each file or row group that was quarantined, and for each rule that invalid events break."""
+        position = self._state.position
+        return (*position.set_aside, *(f"invalid: {line}" for line in lines_of_rules(position.broken_rules)))
 
     def state_dict(self, after: RaggedBatch | None = None) -> dict[str, Any]:
         """State after all batches that were handed out, or after batch ``after``: numbers and texts, to be saved with

@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from muon_files import make_events, write_events
+from muon_files import make_events, make_table, write_events
 from runs import COUNTING, Processes, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
+
+import icestream
 
 BAD_ROW = 3 * ROW_GROUP_EVENTS + 7
 """In row group 3."""
@@ -213,3 +215,17 @@ def test_a_run_with_nothing_to_train_on_is_told_so(processes: Processes, showers
     log = processes.log("fetcher")
     assert f"quarantined: {path}: row group 0: {len(table):,} of its {len(table):,} events are invalid" in log
     assert "its columns are probably not what their names say" in log
+
+
+def test_an_invalid_event_is_named_in_python_too(tmp_path: Path) -> None:
+    table = make_table(make_events([2] * 4 * ROW_GROUP_EVENTS))
+    primary = list(table["primary"][BAD_ROW].as_py())
+    primary[0] = float("nan")
+    (tmp_path / "data").mkdir()
+    pq.write_table(with_value(table, "primary", primary), tmp_path / "data/one.parquet")
+    with icestream.stream(str(tmp_path / "data"), batch_events=64) as stream:
+        handed_out = sum(len(batch) for batch in stream)
+        assert handed_out == table.num_rows - 1
+        (line,) = stream.set_aside
+    assert line.startswith("invalid: 1 event: column 'primary', energy_gev: expected ")
+    assert f"one.parquet: row group 0, row {BAD_ROW} of the file: energy_gev is nan" in line
