@@ -18,7 +18,7 @@ TEST_JOBS ?= $(shell jobs=$$((2 * $$(nproc))); echo $$((jobs < 16 ? jobs : 16)))
 
 # `make` alone lists the targets with a text behind ##.
 .DEFAULT_GOAL := help
-.PHONY: help install run-local run-direction demo-federation test test-fast test-compose lint locks format bench bench-physics docs docs-site screenshots up down clean
+.PHONY: help install run-local run-direction demo-federation test test-engines test-fast test-compose lint locks format bench bench-physics docs-site screenshots up down clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -74,22 +74,28 @@ direction-demo-validation: | $(VENV)/.complete
 	$(BIN)/icestream seeds $@.raw -o $@.part
 	mv $@.part $@ && rm -r $@.raw
 
-# A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/development/local-federation.md).
+# A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/how-to/federation.md).
 demo-federation: $(VENV)/.complete  ## a Pelican federation on this machine, to try it
 	$(BIN)/python -m tests.federation $(FEDERATION)
 
-# Everything, in two processes for each core, at most 16: the tests mostly wait. In the order of tests/conftest.py.
-test: $(VENV)/.complete  ## all tests
-	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations 20
+# In two processes for each core, at most 16: the tests mostly wait. In the order of tests/conftest.py.
+PYTEST := $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations 20
+test: $(VENV)/.complete  ## the tests
+	$(PYTEST) -m 'not engine'
+
+# Slurm, Ray, XRootD, Lightning, notebooks, ONNX, Triton's interpreter, the wheel, the commands and Python of the pages.
+test-engines: $(VENV)/.complete  ## the tests that need an engine of somebody else
+	$(PYTEST) -m engine
 
 # What starts no process and is quick: before every commit.
 test-fast: $(VENV)/.complete  ## tests that start no process
-	$(BIN)/pytest -n $(TEST_JOBS) -m 'not process and not slow'
+	$(BIN)/pytest -n $(TEST_JOBS) -m 'not process and not slow and not engine'
 
-lint: $(VENV)/.complete  ## ruff and mypy
+lint: $(VENV)/.complete  ## ruff, mypy, and what may not grow (benchmarks/size.py)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m benchmarks.size
 
 # After a change of constraints.txt; uv from `pip install uv`. Torch is left out, and CUDA with it if PIP_FIND_LINKS has
 # a CPU wheel: see Dockerfile.
@@ -114,14 +120,8 @@ bench: $(VENV)/.complete  ## every benchmark
 bench-physics: $(VENV)/.complete  ## tables and figures of the physics page
 	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 
-# The configuration reference is written from the configuration tree, the source tree from docstrings.
-docs: $(VENV)/.complete  ## generated pages: settings, commands, source tree, flags of cr_muons
-	$(BIN)/python docs/write_configuration.py
-	$(BIN)/python docs/write_cli.py
-	$(BIN)/python docs/write_tree.py
-	$(BIN)/python docs/write_migrate.py
-
-# The pages of docs/ as a site, in site/; a broken link or a page outside of the menu is an error.
+# The pages of docs/ as a site, in site/, with those that the build makes itself (commands, settings, source tree, table of
+# cr_muons' flags: docs/site_hooks.py). A broken link, or a page outside of the menu, is an error.
 docs-site: $(VENV)/.complete  ## site of docs/, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

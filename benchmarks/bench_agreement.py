@@ -1,7 +1,7 @@
 """Cost of the ranks' agreement before each step.
 
 Question: what does it cost a step that R ranks agree on it (readiness, stop, save, position)? Real processes over gloo
-on loopback, no model: the turn of `services/trainer/ranks/agreement.py` alone. All share the one shard, or read the
+on loopback, no model: the turn of `services/trainer/agreement.py` alone. All share the one shard, or read the
 same number of several each.
 
     python -m benchmarks.bench_agreement [--ranks 1,2,4,8] [--shards 1] [--steps 500] [--repeats 5]
@@ -28,11 +28,10 @@ import torch
 
 from common.config import StreamConfig
 from common.messages import Cursor
-from services.trainer.ranks.agreement import Agreement, Share
-from services.trainer.ranks.rank_place import RankPlace
-from services.trainer.ranks.ranks import Ranks
-from services.trainer.stream.sharded_position import start_of
-from services.trainer.stream.shares import shares_of_rank
+from services.trainer.agreement import Agreement, Share, shares_of_rank
+from services.trainer.environment import RankPlace
+from services.trainer.position import start_of
+from services.trainer.ranks import Ranks
 
 CPU = torch.device("cpu")
 

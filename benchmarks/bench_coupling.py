@@ -38,12 +38,10 @@ from benchmarks.physics.data import batches
 from benchmarks.physics.spec import Source
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.muons.metrics.bundles import BundleArrays
-from workloads.muons.metrics.sample import Sample
-from workloads.muons.metrics.settings import EvaluationSettings
-from workloads.muons.metrics.two_sample.classifier_test import set_test
-from workloads.muons.models.likelihood.config import LikelihoodConfig
-from workloads.muons.models.likelihood.task import LikelihoodTask
+from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Sample
+from workloads.muons.metrics.two_sample import set_test
+from workloads.muons.models.config import LikelihoodConfig
+from workloads.muons.models.likelihood import LikelihoodTask
 
 BATCH_EVENTS, JUDGED_EVENTS, JUDGED_SEED = 256, 20_000, 1_000
 CUT_GEV, BUDGET_GEV, BUDGET_POWER, BUDGET_SPREAD = 1.0, 370.0, 0.2, 0.05
@@ -127,7 +125,7 @@ def run(data: str, coupling: bool, seed: int, steps: int) -> dict[str, Any]:
     real_P3 = events.particle_columns["muons"]
     real, generated = (shared(primary_E4, counts_E, one[:, 0]) for one in (real_P3, muons_P3))
     samples = sample_of(events, real_P3), sample_of(events, muons_P3)
-    lg_sums = (one.bundles.features["log10_bundle_energy"] for one in samples)
+    lg_sums = (one.bundles.features["log10_bundle_energy"].values for one in samples)
     test = set_test(*samples, EvaluationSettings(), lambda done: None, trainings=1)
     ones = np.ones((1, events.num_events))
     return {

@@ -50,20 +50,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.config import StreamConfig
-from common.files.footers import read_footer
+from common.files.by_content import read_footer
 from common.files.layout import writer_options
-from common.files.native import FILES
 from common.files.parquet.reader import ParquetReader
+from common.files.rows import FILES
+from common.memory import limit_math_threads, share_one_heap
 from common.messages import Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import slot_bytes_needed
 from common.schema import EventSchema
-from services.decoder.cores import limit_math_threads
+from common.unit_arrays import slot_bytes_needed
 from services.decoder.decode import Decode
-from services.decoder.heap import share_one_heap
+from workloads.direction import simulator as neutrinos
 from workloads.direction.columns import DIRECTION
-from workloads.direction.simulator import write as neutrinos
-from workloads.direction.simulator.plan import EventsPlan
+from workloads.direction.simulator import EventsPlan
 from workloads.muons.columns import MUONS
 from workloads.muons.simulator.config import PRESETS
 from workloads.muons.simulator.write import DatasetPlan, write_dataset

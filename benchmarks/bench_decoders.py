@@ -35,10 +35,9 @@ from pathlib import Path
 
 from benchmarks.bench_decoder import make_files
 from common import messages as m
-from common.ragged import SlotHeader, check_header
-from common.status import FetcherStatus
-from common.status_files import read_status
+from common.status import FetcherStatus, read_status
 from common.transport import PeerTransport
+from common.unit_arrays import SlotHeader, check_header
 from services.config.root import Config, store_config
 
 UNIT_EVENTS = 65_536

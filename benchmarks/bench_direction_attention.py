@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workloads.base.segments import Segments
-from workloads.direction.models.transformer.padding import Padding
+from workloads.direction.models.transformer import Padding
 
 HEADS, WIDTH = 4, 64
 MOST_PAIRS = 1 << 26

@@ -21,16 +21,16 @@ import numpy.typing as npt
 import torch
 
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.fits.classical import (
+from workloads.direction.fits import (
     END_JITTERS_NS,
     START_JITTER_NS,
     classical_fits,
-    plain_line_fits,
+    ln_density_table,
+    plain_lines,
 )
-from workloads.direction.fits.pandel import ln_density_table
 from workloads.direction.geometry import ARRAYS
-from workloads.direction.metrics.angles import angles_rad
-from workloads.direction.simulator.plan import EventsPlan, file_rows
+from workloads.direction.metrics import angles_rad
+from workloads.direction.simulator import EventsPlan, file_rows
 
 _LINE, _TRACK = CLASSICAL_FITS.index("line_x"), CLASSICAL_FITS.index("track_x")
 _VERTEX = CLASSICAL_FITS.index("vertex_x_m")
@@ -59,7 +59,7 @@ def main() -> None:
         start_s = time.process_time()
         fits = classical_fits(*columns, plan.geometry)
         fits_s += time.process_time() - start_s
-        found["LineFit"].append(plain_line_fits(*columns, plan.geometry))
+        found["LineFit"].append(classical_fits(*columns, plan.geometry, plain_lines))
         found["robust line"].append(fits[:, _LINE : _LINE + 3])
         found["Pandel track"].append(fits[:, _TRACK : _TRACK + 3])
         vertex_m.append(np.linalg.norm(fits[:, _VERTEX : _VERTEX + 3] - events.truth.vertex_E3, axis=1))

@@ -27,11 +27,9 @@ from benchmarks.direction_likelihood import (
     EventLikelihood,
     Float64,
 )
-from workloads.direction.ice import LIGHT_SPEED_M_NS
-from workloads.direction.metrics.angles import angles_rad
-from workloads.direction.metrics.resolution import resolution
-from workloads.direction.simulator.events import NATURAL, VERTEX_M
-from workloads.direction.simulator.plan import EventsPlan, file_rows
+from workloads.direction.geometry import LIGHT_SPEED_M_NS
+from workloads.direction.metrics import angles_rad, resolution
+from workloads.direction.simulator import NATURAL, VERTEX_M, EventsPlan, file_rows
 
 _START = np.array([5, 5, 5, 0.02, 0.02, 0.02, 0.05, 15.0])
 _JITTER = np.array([0.05, 0.05, 0.05, 3e-4, 3e-4, 3e-4, 0.002, 0.1])
@@ -167,7 +165,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--array", default="icecube")
     parser.add_argument("--out", type=Path, help="JSON; `icestream evaluate --simulated` reads "
-                        "workloads/direction/evaluation/toy_floor.json")  # fmt: skip
+                        "workloads/direction/toy_floor.json")  # fmt: skip
     wanted = parser.parse_args()
     plan = EventsPlan(wanted.events, -(-wanted.events // _EVENTS_OF_FILE), wanted.seed, array=wanted.array)
     work = partial(posteriors, plan, wanted.walkers, wanted.generations)

@@ -29,9 +29,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from workloads.base.dataset import Written
-from workloads.direction.simulator.kaggle import write_kaggle_dataset
-from workloads.direction.simulator.plan import EventsPlan, file_rows
-from workloads.direction.simulator.write import write_dataset
+from workloads.direction.simulator import EventsPlan, file_rows, write_dataset, write_kaggle_dataset
 
 AIM_EVENTS_PER_S = 2_000
 

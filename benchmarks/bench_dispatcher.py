@@ -46,11 +46,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from common import messages as m
-from common.arena import Arena
 from common.config import MIB, TransportConfig
-from common.files.transfer import fetch
+from common.files.remotes import fetch
 from common.plan import SourceFile
-from common.transport import Lost, PeerTransport, Received, ServerTransport
+from common.transport import Arena, Lost, PeerTransport, Received, ServerTransport
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Replan, Send
 
 PLAN_HASH = "ab" * 16
@@ -98,23 +97,23 @@ def pure_units_per_s(num_units: int, trainers: int) -> float:
     dispatcher = make_dispatcher()
     actions: deque[Action] = deque()
     for number in range(DECODERS):
-        actions += dispatcher.handle(f"decoder {number}", m.Hello(CREDIT), 0.0)
+        actions += dispatcher.handle(f"decoder {number}", m.Hello(CREDIT))
     for rank in range(trainers):
-        dispatcher.handle(f"trainer {rank}", attach(rank, trainers), 0.0)
+        dispatcher.handle(f"trainer {rank}", attach(rank, trainers))
     actions += plan_all(dispatcher, num_units)
     delivered = 0
     started_s = time.perf_counter()
     for rank in range(trainers):
-        actions += dispatcher.handle(f"trainer {rank}", m.Want(IN_ADVANCE), 0.0)
+        actions += dispatcher.handle(f"trainer {rank}", m.Want(IN_ADVANCE))
     while actions:
         match actions.popleft():
             case Send(peer, m.Lease() as lease):
-                actions += dispatcher.handle(peer, m.Decoding(lease.unit.k, lease.lease), 0.0)
-                actions += dispatcher.handle(peer, done(lease), 0.0)
+                actions += dispatcher.handle(peer, m.Decoding(lease.unit.k, lease.lease))
+                actions += dispatcher.handle(peer, done(lease))
             case Send(peer, m.DeliveredUnit(k=k)):
                 delivered += 1
-                actions += dispatcher.handle(peer, m.Release(k), 0.0)
-                actions += dispatcher.handle(peer, m.Want(1), 0.0)
+                actions += dispatcher.handle(peer, m.Release(k))
+                actions += dispatcher.handle(peer, m.Want(1))
     seconds = time.perf_counter() - started_s
     assert delivered == num_units * trainers
     return num_units / seconds
@@ -140,7 +139,7 @@ def serve(run_dir: Path, num_units: int) -> float:
                         case Received(peer, message):
                             if isinstance(message, m.Want):
                                 wanted_s = wanted_s or time.perf_counter()
-                            actions = dispatcher.handle(peer, message, time.monotonic())
+                            actions = dispatcher.handle(peer, message)
                         case Lost(peer):
                             actions = dispatcher.lose(peer)
                     for action in actions:

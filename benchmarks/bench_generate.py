@@ -39,19 +39,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workloads.base.cpu_tuning import tune_cpu
-from workloads.muons.generation.load import load_trained
-from workloads.muons.generation.primaries import Primaries
-from workloads.muons.generation.simulated import simulated_primaries
-from workloads.muons.generation.stream import CHUNK_EVENTS, CountRule, GeneratedEvents, generate
-from workloads.muons.generation.write import BundleWriter
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.inference import CPU_PIECES
-from workloads.muons.models.wgan.layers import Dense
-from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.base.device import tune_cpu
+from workloads.muons.commands import generate
+from workloads.muons.generation import CHUNK_EVENTS, CountRule, MuonBundles, load_trained, write_bundles
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan_networks import CPU_PIECES, Dense, WganSampler
+from workloads.muons.primaries import Primaries, simulated_primaries
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.flux import sample_primaries
-from workloads.muons.simulator.muons import simulate
+from workloads.muons.simulator.muons import sample_primaries, simulate
 
 ASKED_EVENTS_PER_S, ASKED_RATIO = 450_000, 1.5
 SAMPLED = CountRule("sampled")
@@ -141,9 +136,8 @@ def grown_mib(num_events: int, count: int) -> float:
         Path("/proc/self/clear_refs").write_text("5")  # resets the largest resident set
         before = largest_resident_kib()
         primaries = simulated_primaries("bench", num_events, "vertical", 0)
-        with BundleWriter(Path(folder) / "out.parquet", provenance={}) as writer:
-            for generated in generate(primaries, sampler, rule, "vertical", 0):
-                writer.write(generated)
+        bundles = generate(primaries, sampler, rule, "vertical", 0)
+        write_bundles(bundles, Path(folder) / "out.parquet", provenance={})
         return (largest_resident_kib() - before) / 1024
 
 
@@ -157,13 +151,11 @@ def measure(sampler: WganSampler, num_events: int, repeats: int, folder: Path) -
     """(wall, CPU) seconds of each case and repeat."""
     primaries: list[Primaries] = list(simulated_primaries("bench", num_events, "vertical", 0))
 
-    def events() -> Iterator[GeneratedEvents]:
+    def events() -> Iterator[MuonBundles]:
         return generate(primaries, sampler, SAMPLED, "vertical", 0)
 
     def write() -> None:
-        with BundleWriter(folder / "out.parquet", force=True, provenance={}) as writer:
-            for generated in events():
-                writer.write(generated)
+        write_bundles(events(), folder / "out.parquet", provenance={})
 
     counts_E = np.concatenate([generated.counts_E for generated in events()])
     chunk_counts = [counts_E[first : first + CHUNK_EVENTS] for first in range(0, num_events, CHUNK_EVENTS)]

@@ -48,10 +48,9 @@ import numpy.typing as npt
 import zmq
 
 from common import messages as m
-from common.arena import Arena
 from common.config import MIB, TransportConfig
-from common.ragged import SlotHeader, check_header, slot_bytes_needed, unit_arrays, write_header
-from common.transport import Lost, PeerTransport, Received, ServerTransport
+from common.transport import Arena, Lost, PeerTransport, Received, ServerTransport
+from common.unit_arrays import SlotHeader, check_header, slot_bytes_needed, unit_arrays, write_header
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Send
 from workloads.muons.columns import MUONS
 
@@ -184,7 +183,7 @@ def dispatch(run_dir: Path, num_units: int) -> None:
                 for event in transport.poll(0.2):
                     match event:
                         case Received(peer, message):
-                            actions = dispatcher.handle(peer, message, time.monotonic())
+                            actions = dispatcher.handle(peer, message)
                         case Lost(peer):
                             actions = dispatcher.lose(peer)
                     ended |= _act(transport, dispatcher, actions)

@@ -6,7 +6,7 @@ For each trick of tests/hostile_files.py, a fresh process inspects the file as a
 another decodes its first 20 units as a decoder does (the first row group of a refused file, as if it had passed). The
 memory is the peak resident set above that of the same process with a good file. Files are written once into --folder.
 --tree measures another checkout, for comparison. Reading: no number is above the limit that follows from the settings
-(common/bounds.py), and each file is refused or costs little.
+(common/plan.py), and each file is refused or costs little.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _UNITS = 20
 def inspect(path: Path) -> str:
     """Result of a fetcher's inspection; its child process, if any, has ended on return."""
     from common.config import SourceConfig, StreamConfig
-    from common.files.bad_file import BadFileError
+    from common.files.local import BadFileError
     from common.plan import SlotCapacity
     from workloads.muons.columns import MUONS
 
     stream = StreamConfig()
     try:
-        from services.fetcher.staging.inspection import Inspection
+        from services.fetcher.inspection import Inspection
     except ImportError:
-        from common.files.footers import read_footer
+        from common.files.by_content import read_footer
 
         try:
             return _shown(read_footer(path, MUONS, stream, SlotCapacity(MUONS, stream)))
@@ -85,9 +85,8 @@ def decode(path: Path) -> str:
     import numpy as np
 
     from common.config import StreamConfig
-    from common.files.bad_file import BadFileError
-    from common.files.by_content import ContentReader
-    from common.files.footers import read_footer
+    from common.files.by_content import ContentReader, read_footer
+    from common.files.local import BadFileError
     from common.messages import Part, Unit
     from common.plan import SlotCapacity, StagedFile, plan_block
     from services.decoder.decode import Decode
@@ -95,8 +94,8 @@ def decode(path: Path) -> str:
 
     stream = StreamConfig()
     try:
-        from common.bounds import working_bytes
-        from common.own_memory import limit_memory
+        from common.memory import limit_memory
+        from common.plan import working_bytes
 
         limit_memory(working_bytes(stream))
     except ImportError:
@@ -115,7 +114,7 @@ def decode(path: Path) -> str:
 
 
 def _rows(path: Path) -> int:
-    from common.files.file_kind import file_kind
+    from common.files.local import file_kind
 
     if file_kind(path) == "HDF5":
         return 16_384

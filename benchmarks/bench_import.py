@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.files.layout import schema_of, writer_options
-from icestream.commands.convert.foreign import foreign_inputs, import_files
+from icestream.commands.convert import foreign_inputs, import_files
 from workloads.direction.columns import DIRECTION
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
 

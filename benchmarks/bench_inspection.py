@@ -2,7 +2,7 @@
 
     python benchmarks/bench_inspection.py          # prints a line for each kind of file and a last JSON line
 
-Small files of 1,000 events, alternately here and in the process of services/fetcher/staging/inspection.py (under the
+Small files of 1,000 events, alternately here and in the process of services/fetcher/inspection.py (under the
 same load of the machine); then one row group of --rows events, which must be counted. Results: results/inspection.md.
 """
 
@@ -25,9 +25,9 @@ import numpy as np  # noqa: E402
 from muon_files import make_events, write_events  # noqa: E402
 
 from common.config import SourceConfig, StreamConfig  # noqa: E402
-from common.files.footers import read_footer  # noqa: E402
+from common.files.by_content import read_footer  # noqa: E402
 from common.plan import SlotCapacity  # noqa: E402
-from services.fetcher.staging.inspection import Inspection  # noqa: E402
+from services.fetcher.inspection import Inspection  # noqa: E402
 from workloads.muons.columns import MUONS  # noqa: E402
 
 _TURNS = 30

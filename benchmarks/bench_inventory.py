@@ -29,15 +29,15 @@ from pathlib import Path
 
 from benchmarks.local_federation import LocalFederation
 from common.config import StreamConfig
-from common.files.suffixes import SUFFIXES
+from common.files.local import SUFFIXES
+from common.pelican.answers import Listing, ListingParser
 from common.pelican.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 from common.pelican.url import PelicanUrl
-from common.pelican.webdav import Listing, parse_listing
 from common.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, StagedFile, plan_block
-from services.fetcher.inventory.inventory import Inventory
-from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
-from services.fetcher.inventory.ranges import InputRange, make_ranges
+from services.config.settings import InputRange, make_ranges
+from services.fetcher.inventory import Inventory
+from services.fetcher.ledger import LEDGER_FILE, Ledger
 from tests.federation.listing import multistatus
 from workloads.muons.columns import MUONS
 
@@ -124,7 +124,9 @@ class Canned:
         number = path.rpartition("/")[2][:4]
         body = self._body.replace(b"DIRECTORY", path.encode()).replace(FILLER.encode(), number.encode())
         self.filling_s += time.process_time() - started_s
-        return parse_listing(body, path, raw_names=True)
+        parser = ListingParser()
+        parser.feed(body)
+        return parser.listing(path, raw_names=True)
 
 
 def all_ranges(num_ranges: int) -> list[InputRange]:

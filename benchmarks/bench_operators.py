@@ -51,8 +51,8 @@ from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs, Recorded
 from workloads.base.kernels.registration import LIKE
-from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.wgan import WganTask
 
 CPU = torch.device("cpu")
 Result = TypeVar("Result")
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--empty", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    network = NetworkConfig(hidden=8, count_hidden=8)
+    network = WganNetworkConfig(hidden=8)
     config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
     print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'second':>8}{'profiled':>10}{'host ms':>9}")
     rows = {}

@@ -37,10 +37,10 @@ from typing import Any
 import torch
 
 from common.process import StopFlag
-from icestream.reading.validation import read_validation_events
+from icestream.reading import read_validation_events
 from services.config.root import load_config, store_config
 from services.trainer import service
-from services.trainer.speed.pace import START_UP_STEPS
+from services.trainer.speed import START_UP_STEPS
 from workloads.base.batch import Batch
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
@@ -129,8 +129,8 @@ def plain(data: Path, run_dir: Path, arguments: argparse.Namespace, *settings: s
 
 def apart(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[str, float]:
     """Rates of one run that measures its ceiling at its end."""
-    settings = f"trainer.replay_batches={arguments.replay_batches}", f"trainer.replay_s={arguments.replay_s}"
-    return plain(data, run_dir, arguments, *settings)
+    setting = f"trainer.replay_batches={arguments.replay_batches}"
+    return plain(data, run_dir, arguments, setting)
 
 
 def main() -> None:
@@ -140,7 +140,6 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--replay-batches", type=int, default=48)
-    parser.add_argument("--replay-s", type=float, default=10.0)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     if arguments.device != "cpu" and not arguments.apart:

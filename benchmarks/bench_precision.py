@@ -25,12 +25,11 @@ import torch
 from benchmarks.bench_step import make_batch, timed
 from benchmarks.gpu.counting import counted
 from workloads.base.context import StepContext
-from workloads.base.cpu_tuning import tune_cpu
-from workloads.base.native import library
-from workloads.muons.models.likelihood.config import LikelihoodConfig, LikelihoodNetworkConfig
-from workloads.muons.models.likelihood.task import LikelihoodTask
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.base.device import tune_cpu
+from workloads.base.native import layers
+from workloads.muons.models.config import LikelihoodConfig, LikelihoodNetworkConfig, WganConfig
+from workloads.muons.models.likelihood import LikelihoodTask
+from workloads.muons.models.wgan import WganTask
 
 MODELS: dict[str, Callable[[StepContext], Any]] = {
     "wgan": lambda context: WganTask(WganConfig(), context),
@@ -52,8 +51,8 @@ def main() -> None:
     tune_cpu(device)
     torch.set_num_threads(1)
     batch = make_batch(arguments.events, device)
-    has_library = device.type == "cpu" and library.use()
-    library.use_torch()
+    has_library = device.type == "cpu" and layers.use()
+    layers.use_torch()
     print(f"{'model':<12}{'variant':<24}{'s':>8}{'ratio':>8}{'operators':>11}{'KiB a muon':>12}")
     for model, make in MODELS.items():
         tasks = {"float32": make(StepContext(device, 1)), "bf16": make(StepContext(device, 1, bf16=True))}
@@ -63,12 +62,12 @@ def main() -> None:
         for turn in range(arguments.repeats + 1):
             for variant, task in tasks.items():
                 if "C++" in variant:
-                    library.use()
+                    layers.use()
                 for _ in range(BYTES_STEPS):
                     found = timed(lambda task=task: task.step(batch), device)
                     if turn > 0:
                         times[variant].append(found.cpu_s if device.type == "cpu" else found.wall_s)
-                library.use_torch()
+                layers.use_torch()
         for variant, task in tasks.items():
             ratio = statistics.median(one / other for one, other in zip(times[variant], times["float32"], strict=True))
             line = f"{model:<12}{variant:<24}{statistics.median(times[variant]):>8.3f}{ratio:>8.2f}"

@@ -30,10 +30,10 @@ from torch import Tensor
 from benchmarks.bench_step import MUONS, Times, make_batch, timed
 from benchmarks.script_step import CRITIC_STEPS, PENALTY_EVERY, PENALTY_MUONS, ScriptStep, Widths
 from workloads.base.context import StepContext
-from workloads.base.cpu_tuning import tune_cpu
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.losses import GradientPenalty
-from workloads.muons.models.wgan.task import WganTask
+from workloads.base.device import tune_cpu
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
+from workloads.muons.models.wgan_networks import GradientPenalty
 
 CPU = torch.device("cpu")
 AGAINST = "cr_muons, widths of icestream"

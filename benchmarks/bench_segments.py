@@ -28,8 +28,8 @@ from benchmarks.bench_step import make_batch
 from workloads.base.context import StepContext
 from workloads.base.kernels import torch_kernels
 from workloads.base.segments import Segments, pool, pool_with_argmax, sort_within_events, spread, unpool
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
 
 MUONS, WIDTH = 4, 128
 POOLS = ("mean", "max")

@@ -10,7 +10,7 @@ Command, from the repository's root:
 
 Table: seconds a step, median, and the ratio of each pair, by the clock and in CPU time of the process; the two take
 turns. The plain step has `--threads` threads inside of each operation and torch's own matrix products, the shipped one
-computes as many parts of the batch at the same time, as the trainer sets it up (workloads/base/cpu_tuning.py). Then the
+computes as many parts of the batch at the same time, as the trainer sets it up (workloads/base/device.py). Then the
 rate of the step's matrix products as a fraction of the machine's own rate for them (measured here, in float32); on a
 GPU also its memory.
 
@@ -31,13 +31,13 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.reference_step import ReferenceStep
+from benchmarks.reference_step import ReferenceStep, use_sgd
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.base.cpu_tuning import tune_cpu
-from workloads.base.native import library
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.base.device import tune_cpu
+from workloads.base.native import layers
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
 
 MUONS = 4
 
@@ -124,15 +124,12 @@ def make_batch(num_events: int, device: torch.device) -> Batch:
 def compare(batch: Batch, device: torch.device, *, compiled: bool) -> None:
     """Exit if the losses of the two steps differ."""
     config = WganConfig(
-        optimiser="sgd",
-        generator_lr=1e-3,
-        critic_lr=1e-3,
         critic_steps=1,
         compile=compiled,
         chunk_particles=batch.num_particles,  # one part: parts draw their noise one after the other
     )
-    found = WganTask(config, StepContext(device, seed=1)).step(batch)
-    for name, value in ReferenceStep(config, device, seed=1).step(batch).items():
+    found = use_sgd(WganTask(config, StepContext(device, seed=1)), 1e-3).step(batch)
+    for name, value in ReferenceStep(config, device, seed=1, sgd_rate=1e-3).step(batch).items():
         share = 1e-4 if name.endswith("_grad_norm") else 1e-5
         if abs(float(found[name]) - value) > share * max(1.0, abs(value)):
             raise SystemExit(f"{name}: {float(found[name])} shipped, {value} plain")
@@ -167,7 +164,7 @@ def matrix_flops(task: WganTask, batch: Batch) -> float:
 
     alone = WganTask(task.config, StepContext(task.device, seed=1))  # one thread: the counter counts its own only
     alone.step(batch)
-    library.use_torch()  # products in C++ are not counted
+    layers.use_torch()  # products in C++ are not counted
     with FlopCounterMode(display=False) as counter:
         alone.step(batch)
     return float(counter.get_total_flops())

@@ -21,26 +21,25 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop
-from common.status_files import write_status
-from icestream.reading.validation import read_validation_events
+from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop, write_status
+from icestream.reading import read_validation_events
 from services.config.root import Config
-from services.config.trainer import TrainerConfig, ValidationConfig
-from services.trainer.checkpoints.checkpoint import Checkpoints
-from services.trainer.loop import train
-from services.trainer.speed.gauges import Gauges
+from services.config.settings import TrainerConfig, ValidationConfig
+from services.trainer.commits import Checkpoints
+from services.trainer.health import HEALTH_FILE, HealthLog
+from services.trainer.position import StreamPosition
+from services.trainer.service import train
+from services.trainer.speed import Gauges
 from services.trainer.state import TrainState
-from services.trainer.stream.fed_batch import FedBatch
-from services.trainer.stream.position import StreamPosition
-from services.trainer.stream.waits import BatchWaits
-from services.trainer.telemetry.open_telemetry import open_telemetry
+from services.trainer.telemetry import open_telemetry
+from services.trainer.units import BatchWaits, FedBatch
 from workloads.base.batch import Batch, Microbatch
 
 CPU = torch.device("cpu")
@@ -69,9 +68,6 @@ class NothingToDo:
     def scale_learning_rates(self, factor: float) -> None:
         raise NotImplementedError
 
-    def observed(self, metrics: Mapping[str, float]) -> None:
-        pass
-
 
 class NothingToSee:
     """Evaluator with three learning rates only."""
@@ -91,6 +87,7 @@ class ReadyFeed:
         self.position = StreamPosition()
         self.ended = False
         self.outside_values = ""
+        self.stopped = False
         self.asked_s: list[float] = []
         self._steps = steps
         offsets = torch.arange(257)
@@ -131,7 +128,8 @@ def one_run(steps: int) -> tuple[float, float, float]:
         checkpoints = Checkpoints(run_dir, 1, wait_s=1.0, stopped=lambda: False)
         after_step = Gauges(run_dir, trainer, CPU).stepped
         try:
-            train(run_dir, state, feed, checkpoints, telemetry, None, trainer, "{}", lambda: False, after_step)  # type: ignore[arg-type]
+            log = HealthLog(run_dir / HEALTH_FILE)
+            train(state, feed, checkpoints, telemetry, None, log, trainer, "{}", after_step)  # type: ignore[arg-type]
         finally:
             telemetry.close()
             checkpoints.close()

@@ -13,8 +13,7 @@ this process's CPU. The servers (XRootD if it is installed, without its proxy; e
 process. A first pair warms the cache and is not counted.
 
 Reading: with two cores the servers take one of them, for both sides alike. Our additional work: one request to the
-director for each directory, handing each file from a worker thread to the loop and back, counting bytes, adapting the
-concurrency.
+director for each directory, handing each file from a worker thread to the loop and back, and counting bytes.
 """
 
 from __future__ import annotations

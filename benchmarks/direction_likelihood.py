@@ -13,12 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from workloads.direction.ice import SCATTERING_M, SCATTERING_RATE_PER_NS
-from workloads.direction.metrics.predicted import unit_and_norm
-from workloads.direction.simulator.events import NOISE_FROM_NS, NOISE_PER_NS, NOISE_TO_NS, SimulatedEvents
-from workloads.direction.simulator.light import (
+from workloads.direction.geometry import SCATTERING_M, SCATTERING_RATE_PER_NS
+from workloads.direction.metrics import unit_and_norm
+from workloads.direction.simulator import (
     JITTER_NS,
+    NOISE_FROM_NS,
+    NOISE_PER_NS,
+    NOISE_TO_NS,
     SMALLEST_SHAPE,
+    SimulatedEvents,
     Truth,
     direct_cascade_light,
     direct_track_light,
@@ -42,7 +45,7 @@ class EventLikelihood:
     """ln of the likelihood of one event, of points of its parameters."""
 
     def __init__(self, events: SimulatedEvents, index: int, position_S3: npt.NDArray[np.float32]) -> None:
-        event = events.part(index, index + 1)
+        event = events.take(np.array([index]))
         self.is_track = bool(event.truth.is_track_E[0])
         self.truth = np.concatenate(
             [

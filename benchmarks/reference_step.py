@@ -3,7 +3,7 @@
 The context of an event is repeated for each of its muons before the first layer, real and generated events pass the
 critic separately, pooling is `scatter_reduce` on an index, the gradient penalty is autograd's second derivative, every
 metric is copied to the host at once, and nothing is fused. Same networks, losses and noise as in
-`workloads/muons/models/wgan/`: the shipped step must agree with it, and is timed against it.
+`workloads/muons/models/wgan.py`: the shipped step must agree with it, and is timed against it.
 
 Shape suffixes: E events, P particles, F features, D width.
 """
@@ -18,27 +18,35 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from workloads.base.batch import Batch
-from workloads.base.context import StepContext
-from workloads.base.noise import Noise
+from workloads.base.context import Noise, StepContext
+from workloads.base.optimiser import GuardedOptimiser, uncompiled
 from workloads.base.random_streams import SharedPurpose
+from workloads.muons.models.config import WganConfig
 from workloads.muons.models.count_head import AVERAGE_DECAY
 from workloads.muons.models.standardise import Standardise
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.layers import LEAK, Dense
-from workloads.muons.models.wgan.networks import WganNetworks
-from workloads.muons.models.wgan.task import MUONS_SCORE_FACTOR
+from workloads.muons.models.wgan import CRITIC_BETAS, GENERATOR_BETAS, MUONS_SCORE_FACTOR, WganTask
+from workloads.muons.models.wgan_networks import (
+    GENERATOR_AVERAGE_DECAY,
+    LEAK,
+    LOCAL_TAILS,
+    SCORE_EVENTS,
+    SCORE_LIMIT,
+    Dense,
+    WganNetworks,
+)
 
 
 class ReferenceStep:
     """Plain step for one microbatch a batch, `mean+max` pooling and layer normalisation: the defaults."""
 
-    def __init__(self, config: WganConfig, device: torch.device, seed: int) -> None:
+    def __init__(self, config: WganConfig, device: torch.device, seed: int, *, sgd_rate: float = 0.0) -> None:
+        """``sgd_rate``: learning rate of SGD for generator and critic, see `use_sgd`; 0: Adam, as configured."""
         self.networks = WganNetworks(config, StepContext(device, seed))
         self._config = config
         self._device = device
         self._noise = Noise(SharedPurpose.TRAINING_NOISE, seed, device)
-        self._critic = _optimiser(self.networks.critic, config, config.critic_lr, config.critic_betas)
-        self._generator = _optimiser(self.networks.generator, config, config.generator_lr, config.generator_betas)
+        self._critic = _optimiser(self.networks.critic, sgd_rate, config.critic_lr, CRITIC_BETAS)
+        self._generator = _optimiser(self.networks.generator, sgd_rate, config.generator_lr, GENERATOR_BETAS)
         self._count = Adam(self.networks.count_head.parameters(), config.count_lr)
         self._steps = self._critic_updates = 0
         self._gp_norm = 0.0
@@ -119,7 +127,7 @@ class ReferenceStep:
         metrics: dict[str, float] = {}
         present = counts > 0
         score_weight = self._config.energy_score_weight
-        noise = self._noise_of(counts, event_P, random, self._config.score_events if score_weight > 0 else 1)
+        noise = self._noise_of(counts, event_P, random, SCORE_EVENTS if score_weight > 0 else 1)
         fake, *others = (self._fake(conditions, counts, event_P, *one) for one in noise)
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
@@ -134,7 +142,7 @@ class ReferenceStep:
         metrics["generator_grad_norm"] = _norm(self.networks.generator)
         self._generator.step()
         average = self.networks.averaged.average
-        self._average(self.networks.generator, average, self._config.generator_average_decay)
+        self._average(self.networks.generator, average, GENERATOR_AVERAGE_DECAY)
         return metrics
 
     @torch.no_grad()
@@ -160,8 +168,8 @@ class ReferenceStep:
         context = torch.cat([z_E, conditions, size], 1)
         for layer in generator.event_network:
             context = _dense(layer, context)
-        tails = z_P[:, : generator.local_tails]
-        z_P = torch.cat([tails * tails.abs() / math.sqrt(3), z_P[:, generator.local_tails :]], 1)
+        tails = z_P[:, :LOCAL_TAILS]
+        z_P = torch.cat([tails * tails.abs() / math.sqrt(3), z_P[:, LOCAL_TAILS:]], 1)
         muons = _dense(generator.muon_input, torch.cat([context[event_P], z_P], 1))
         muons = _dense(generator.muon_network[0], muons)
         features: Tensor = generator.muon_network[1](muons)
@@ -183,12 +191,11 @@ class ReferenceStep:
         return scores
 
     def _saturate(self, scores: Tensor) -> Tensor:
-        limit = self._config.network.score_limit
-        return limit * torch.tanh(scores / limit)
+        return SCORE_LIMIT * torch.tanh(scores / SCORE_LIMIT)
 
 
 def _energy_score(generated: list[Tensor], real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
-    """Mean energy score of muons and events: workloads.muons.models.wgan.energy_score with index arithmetic."""
+    """Mean energy score of muons and events: workloads.muons.models.wgan_networks with index arithmetic."""
     size = counts.clamp_min(1).float()
 
     def score(made: list[Tensor], wanted: Tensor) -> Tensor:
@@ -239,7 +246,15 @@ def _norm(network: nn.Module) -> float:
     return torch.stack(squares).sum().sqrt().item()
 
 
-def _optimiser(network: nn.Module, config: WganConfig, rate: float, betas: tuple[float, float]) -> Optimizer:
-    if config.optimiser == "sgd":
-        return SGD(network.parameters(), rate, momentum=config.momentum, foreach=False)
+def use_sgd(task: WganTask, rate: float) -> WganTask:
+    """Replace Adam of generator and critic, whose first updates are ±rate whatever the rounding of small gradients."""
+    for name, network in (("generator", task.networks.generator), ("critic", task.networks.critic)):
+        optimiser = uncompiled(SGD)(network.parameters(), rate, fused=True)
+        task.optimisers[name] = GuardedOptimiser(network, optimiser, clip=0.0, context=task.context)
+    return task
+
+
+def _optimiser(network: nn.Module, sgd_rate: float, rate: float, betas: tuple[float, float]) -> Optimizer:
+    if sgd_rate:
+        return SGD(network.parameters(), sgd_rate, foreach=False)
     return Adam(network.parameters(), rate, betas=betas, foreach=False)

@@ -12,7 +12,7 @@ files in place, with the files behind a web server (cache, eviction, sockets in 
 their outputs. `icestream run` is one of the victims: after a kill the same command is given again, until the run has
 finished. Each run is struck for at most a minute, and then has to end by itself.
 
-A strike is a kill, or a suspension (of one, some or all processes, shorter or longer than fetcher.stall_timeout_s) that
+A strike is a kill, or a suspension (of one, some or all processes, shorter or longer than the stall timeout) that
 ends with SIGCONT or SIGKILL. The seed determines all choices: process, strike, duration, pause before the next one.
 The moment within a process's own work is not reproducible. Processes are forked from one that has imported everything
 (`tests/pipeline/zygote.py`): more of them are working when they are struck.
@@ -48,6 +48,7 @@ from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "pipeline"))
 
+from faulty_services import PACE_VARIABLE, STALL_TIMEOUT_VARIABLE
 from runs import SMALL_STREAM, Process, Processes, settings
 
 COMMON = (
@@ -56,10 +57,7 @@ COMMON = (
     "stream.slots=6",
     "trainer.deterministic=true",
     "stream.max_particles_per_event=60",  # some outliers
-    "local.restart_max_s=0",
     "outputs.every_s=0.5",
-    f"fetcher.stall_timeout_s={STALL_TIMEOUT_S:g}",
-    "fetcher.max_unit_deaths=1000000",  # repeated strikes may hit decoders of the same unit each time
 )
 IDLE = "steps that take no time"
 """Condition in which decoders have work at any moment."""
@@ -81,7 +79,8 @@ class Command:
 
     def start(self, processes: Processes) -> Process:
         """Start the command."""
-        return processes.start("run", *self.arguments, environment={"PACE": "0"} if self.is_idle else None)
+        environment = {STALL_TIMEOUT_VARIABLE: f"{STALL_TIMEOUT_S:g}", PACE_VARIABLE: "0" if self.is_idle else ""}
+        return processes.start("run", *self.arguments, environment=environment)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def problems(processes: Processes, record: Record, destination: Path, shared_mem
     if summary["num_quarantined"] or processes.fetcher.files_bad:
         found.append(f"quarantined: {summary['quarantined']}, {processes.fetcher.files_bad} files")
     left = [*run_dir.rglob("*.part"), *(run_dir / "sockets").glob("*"), *_locked_under(run_dir)]
-    left += [*(files_in_shared_memory() - shared_memory), *run_dir.glob("cache/pool/*/*")]
+    left += [*(files_in_shared_memory() - shared_memory), *run_dir.glob("cache/*/files/*")]
     found += [f"left: {path}" for path in left]
     newest = max((run_dir / "checkpoints").glob("step-*.pt"))
     copy = destination / "checkpoints" / newest.name

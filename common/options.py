@@ -1,15 +1,36 @@
-"""Command-line options that several verbs share."""
+"""Options of the commands, and arguments of the Python functions, that several of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from common.output_place import require_place
-from common.user_path import user_path
+from common.errors import BadInputError
+from common.paths import require_place, user_path
+
+
+def no_bool(seed: Any) -> Any:
+    """Return the seed. Raises ValueError for True and False, which Python takes for 1 and 0: another argument was
+    meant."""
+    if isinstance(seed, bool):
+        raise ValueError("a whole number")
+    return seed
+
+
+def checked_seed(seed: Any) -> int:
+    """Return the seed as an int. Raises BadInputError for anything but a whole number of at least 0."""
+    try:
+        number = operator.index(no_bool(seed))
+    except (TypeError, ValueError):
+        raise BadInputError(f"seed = {seed!r}: expected a whole number") from None
+    if number < 0:
+        raise BadInputError(f"seed = {number}: must not be negative")
+    return number
 
 
 class InputCommand(click.Command):
@@ -57,20 +78,6 @@ def _run_first(args: list[str]) -> list[str]:
     return args
 
 
-class RenamedOption(click.Option):
-    """Option with former names, which work for one more release and are not shown."""
-
-    def __init__(self, names: Sequence[str], former: Sequence[str] = (), **attributes: Any) -> None:
-        super().__init__(list(names), **attributes)
-        self._former = list(former)
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        shown = self.opts
-        self.opts = [*shown, *self._former]
-        super().add_to_parser(parser, ctx)
-        self.opts = shown
-
-
 class OutputPath(click.Path):
     """Path of an output, checked before any work. Raises BadInputError for one where nothing can be written."""
 
@@ -85,10 +92,8 @@ class OutputPath(click.Path):
 
 
 def output_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Required option -o/--output with this help; its former name is --out."""
-    return click.option(
-        "-o", "--output", "out", cls=RenamedOption, former=["--out"], type=OutputPath(), required=True, help=help
-    )
+    """Required option -o/--output with this help."""
+    return click.option("-o", "--output", "out", type=OutputPath(), required=True, help=help)
 
 
 def device_option(default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -106,15 +111,13 @@ def run_argument(*, default: str | None = None) -> Callable[..., Any]:
     return click.argument("run_dir", metavar="[RUN]", type=kind, default=default)
 
 
-def run_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Option --run-dir."""
-    return click.option(
-        "--run-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        default=Path("run"),
-        show_default=True,
-        help="Folder of one run: configuration, ledger, checkpoints, logs. An existing run is resumed.",
-    )(function)
+run_dir_option = click.option(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("run"),
+    show_default=True,
+    help="Folder of one run: configuration, ledger, checkpoints, logs. An existing run is resumed.",
+)
 
 
 def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,33 +138,27 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def input_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Option -i/--input."""
-    return click.option(
-        "-i",
-        "--input",
-        "inputs",
-        multiple=True,
-        help="File, directory, glob (quoted), URL, or @FILE with one of these a line. Repeatable.",
-    )(function)
+input_option = click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    help="File, directory, glob (quoted), URL, or @FILE with one of these a line. Repeatable.",
+)
 
 
-def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Option --ranges."""
-    return click.option(
-        "--ranges",
-        metavar="FIRST:LAST:STEP",
-        help="Train range after range: 0:99000:1000 puts 0000000-0000999 … 0099000-0099999 in for {range} in each -i.",
-    )(function)
+ranges_option = click.option(
+    "--ranges",
+    metavar="FIRST:LAST:STEP",
+    help="Train range after range: 0:99000:1000 puts 0000000-0000999 … 0099000-0099999 in for {range} in each -i.",
+)
 
 
-def done_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Option --done."""
-    return click.option(
-        "--done",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Leave out the files named in this list, the training_checkpoint.json of the old script.",
-    )(function)
+done_option = click.option(
+    "--done",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Leave out the files named in this list, the training_checkpoint.json of the old script.",
+)
 
 
 def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,23 +173,19 @@ def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def profile_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Option --profile-steps."""
-    return click.option(
-        "--profile-steps",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Profile N steps after the first few: prints a table, and writes a trace into RUN_DIR/profile/.",
-    )(function)
+profile_option = click.option(
+    "--profile-steps",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Profile N steps after the first few: prints a table, and writes a trace into RUN_DIR/profile/.",
+)
 
 
-def token_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Option --token-file."""
-    return click.option(
-        "--token-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="File that holds the token of the federation: its name, never the token itself.",
-    )(function)
+token_file_option = click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File that holds the token of the federation: its name, never the token itself.",
+)
 
 
 def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
@@ -203,3 +196,38 @@ def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
 def _absolute(text: str) -> str:
     is_list, path = text.startswith("@"), text.removeprefix("@")
     return "@" * is_list + str(user_path(path).absolute())
+
+
+PathText = str | os.PathLike[str]
+Paths = PathText | Iterable[PathText]
+
+
+def given_path(value: object, name: str) -> Path:
+    """Return the absolute path that was given as the argument ``name``. Raises BadInputError."""
+    if not _is_path(value):
+        raise BadInputError(f"{name} = {value!r}: expected a path")
+    return user_path(value).absolute()  # type: ignore[arg-type]
+
+
+def given_inputs(value: object, name: str) -> tuple[str, ...]:
+    """Return the inputs that were given as the argument ``name``, one or several in order, with absolute paths.
+
+    Any iterable is read once. Raises BadInputError, also for what has no order or whose keys would be taken.
+    """
+    if _is_path(value):
+        return absolute((os.fspath(value),))  # type: ignore[call-overload]
+    if isinstance(value, Mapping):
+        raise BadInputError(f"{name} is a mapping, of which only the keys would be read: give list({name}.values())")
+    if isinstance(value, set | frozenset):
+        raise BadInputError(f"{name} is a set, which has another order in each process: give sorted({name})")
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise BadInputError(f"{name} = {value!r}: expected a path, or several")
+    several = tuple(value)
+    for one in several:
+        if not _is_path(one):
+            raise BadInputError(f"{name} has {one!r} in it: expected paths")
+    return absolute(tuple(map(os.fspath, several)))
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadInputError, IcestreamError
-from common.private_path import require_private
+from common.paths import require_private
 
 OWN_SECTION = "own"
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)

@@ -1,28 +1,93 @@
-"""Plan: the rows of unit 0, 1, 2, … as a pure function of (inventory, footers, seed, epoch, configuration).
-
-Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into units of at
-most about ``unit_events`` events, as equal as row groups permit; each is closed before it would not fit a slot. A row
-group that is too large for one unit is cut into spans. The permutation of events inside a unit is the decoder's.
-"""
+"""Plan: the rows of unit 0, 1, 2, … as a pure function of (inventory, footers, seed, epoch, configuration)."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property, lru_cache, partial
+from math import ceil
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from common.bounds import MOST_BATCH_ROWS, outlier_share
-from common.config import StreamConfig
+from common.config import MIB, StreamConfig
 from common.errors import BadInputError
 from common.messages import MAX_PARTS, MAX_TEXT_BYTES, Layout, Part, Quarantined, Source, Unit, shortened
-from common.ragged import slot_bytes_needed
-from common.schema import EventSchema
-from common.streams import Stream, generator
+from common.schema import SCHEMA_VERSION, EventSchema
+from common.text import without_tokens
+from common.unit_arrays import slot_bytes_needed
+
+MOST_BATCH_ROWS = 32_768
+"""Default maximum of rows in a reader's record batch."""
+_LEAST_SHARE = 8
+_LEAST_OUTLIER_BYTES = 32 * MIB
+"""Minimum for slots below 4 MiB: an event of 178,000 particles takes 2 MiB, whatever the slot."""
+_BASE_BYTES = 512 * MIB
+_COPIES = 8
+"""Maximum bytes in memory for one byte of numbers: levels, offsets, values that grow by doubling, the outliers as
+stored in the file, and their Parquet file."""
+
+
+def outlier_share(stream: StreamConfig) -> int:
+    """Divisor of an outlier's particles in the plan."""
+    return max(_LEAST_SHARE, ceil(_LEAST_OUTLIER_BYTES / stream.slot_bytes))
+
+
+def working_bytes(stream: StreamConfig) -> int:
+    """Maximum bytes of memory to inspect a file or decode a unit: several times the need of good files."""
+    return _BASE_BYTES + _COPIES * outlier_share(stream) * stream.slot_bytes
+
+
+class Stream(IntEnum):
+    """Purpose of random numbers; equal keys of different streams are independent."""
+
+    FILES = 1
+    """Order of the files in an epoch: key (seed, epoch), from the second range on (seed, epoch, range)."""
+    ROW_GROUPS = 2
+    """Order of the row groups in a block: key (seed, block of the run)."""
+    EVENTS = 3
+    """Order of the events in a unit: key (seed, epoch, k), with several shards (seed, epoch, k, shard)."""
+    BUCKETS = 4
+    """Order of the batches in a unit with `stream.length_buckets`: keys as of EVENTS."""
+
+
+def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:
+    """Random generator that depends only on its arguments (non-negative; the key's below 2**32)."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(int(stream), *key))))
+
+
+Which = Literal["trained", "held out", "all"]
+"""Choice of events: those for training, those held out of it, or both."""
+
+_STEP, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def is_held_out(ids: npt.NDArray[Any], share: float) -> npt.NDArray[np.bool_]:
+    """True for the events that are held out if ``share`` (0 ≤ share < 1) of all are.
+
+    ``ids`` are integers of any type, (E, F). -> (E,). Held out are hashes below share · 2⁶⁴. The hash starts at 0; with
+    each number of an id, as 64 bits in two's complement, h becomes splitmix64(h xor number) (Steele, Lea, Flood, "Fast
+    splittable pseudorandom number generators", OOPSLA 2014).
+    """
+    hashes = np.zeros(len(ids), np.uint64)
+    for field in range(ids.shape[1]):
+        hashes = _splitmix64(hashes ^ ids[:, field].astype(np.int64, copy=False).view(np.uint64))
+    return hashes < np.uint64(int(share * 2**64))
+
+
+def _splitmix64(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Next output of the generator at ``state``; unsigned integers wrap around."""
+    mixed = state + _STEP
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)  # slots: there may be millions
@@ -209,7 +274,7 @@ class SlotCapacity:
 
     @property
     def largest_event(self) -> int:
-        """Maximum particles of a readable event, outliers included: see common/bounds.py."""
+        """Maximum particles of a readable event, outliers included: see common/plan.py."""
         return self.particles * outlier_share(self._stream)
 
 
@@ -227,7 +292,7 @@ def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: S
     """Spans of a row group that each fit a unit, given the particles of every row.
 
     An outlier is stored separately, but decoded with the others, and may lose enough fillers to be no outlier. So it
-    counts as the largest event of a slot, or as a share of its particles: see common/bounds.py. No event may have more
+    counts as the largest event of a slot, or as a share of its particles: see common/plan.py. No event may have more
     than ``capacity.largest_event``.
     """
     counts = np.asarray(counts)
@@ -346,3 +411,48 @@ def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -
         taken += part.rows
     if unit:
         yield tuple(unit)
+
+
+PLAN_VERSION = 5
+"""Version of the plan, part of the hash: raise it when the same input gives other units."""
+
+_BYTES = 16
+_EVERY_RANGE = "every range"
+
+
+def plan_hash(workload: EventSchema, stream: StreamConfig, seed: int) -> str:
+    """Return a hash of everything besides the files that the bytes of a unit depend on: 32 hexadecimal digits."""
+    described = dataclasses.asdict(workload)
+    del described["physical"]  # no reader uses it
+    if not stream.held_out:
+        del described["identity"]
+    for column in described["source_columns"]:  # these say where the values come from, and the source how they are read
+        del column["known_as"], column["part_of_list"]  # name, into and field say it all
+    described["source"] = workload.source.model_dump(mode="json", exclude={"fields", "columns"})
+    settings = {
+        "plan": PLAN_VERSION,
+        "schema": SCHEMA_VERSION,
+        "workload": described,
+        "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
+        "seed": seed,
+    }
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=_BYTES).hexdigest()
+
+
+def files_digest(files: Iterable[tuple[str, int]]) -> str:
+    """Digest of (URL, bytes) of every file of a range, in order: 32 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=_BYTES)
+    for url, size_bytes in files:
+        # Without its token: a renewed one makes no other plan.
+        digest.update(f"{without_tokens(url)}\0{size_bytes}\n".encode())
+    return digest.hexdigest()
+
+
+def inventory_digest(before: str, files: str) -> str:
+    """Inventory digest after one more range: of that before it ("" for the first) and its ``files_digest()``."""
+    return hashlib.blake2b(f"{before} {files}".encode(), digest_size=_BYTES).hexdigest()
+
+
+def complete_digest(inventory: str) -> str:
+    """Inventory digest of data from the second epoch on: no range can follow without changing its plan."""
+    return inventory_digest(inventory, _EVERY_RANGE)

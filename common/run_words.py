@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from common.durations import compact_duration, duration
-from common.metrics import WINDOW_S
-from common.status import FetcherStatus, GpuStatus, TimeShares, TrainerStatus
+from common.status import WINDOW_S, FetcherStatus, GpuStatus, TimeShares, TrainerStatus
+from common.text import compact_duration, duration
 
 _REASONS = {
     "trainer": ("no_free_slot", "no free slot"),
@@ -54,7 +53,7 @@ def bottleneck(fetcher: FetcherStatus, trainer: TrainerStatus | None = None) -> 
         return "none yet, the trainer is starting"
     if fetcher.decoders == 0:
         return "decoders (none is connected)"
-    if trainer is None:  # on another machine
+    if trainer is None:  # the stream is read in Python
         return fetcher.bottleneck
     waits = f"waits for data {100 * trainer.wait_fraction:.0f} % of the time"
     if fetcher.bottleneck == "none":

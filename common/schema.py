@@ -53,8 +53,6 @@ class SourceColumn:
     """Field of that column; None: all of them, each value being a list of that many numbers."""
     stored: tuple[str, ...] = ()
     """Numbers in each innermost list of the files, in order. Empty: the fields of ``into``, and no more."""
-    also_seen: tuple[str, ...] = ()
-    """Other numbers known to occur in files: proposed to the user, never assumed."""
     known_as: str = ""
     """The workload's name of a column that `source.columns` names otherwise; empty: ``name``."""
     part_of_list: bool = False
@@ -78,7 +76,7 @@ class SourceColumn:
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Allowed values of a field: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input.
+    """Allowed values of a field: finite, at least ``minimum``, at most ``maximum``. Another makes its event invalid.
 
     A field of floats without a rule must be finite.
     """
@@ -303,14 +301,6 @@ def _renamed(schema: EventSchema) -> EventSchema:
         raise BadInputError(f"source.columns: {error}") from None
 
 
-def _is_id(column: Column) -> bool:
-    return column.per == "event" and column.dtype[1] in "iu"
-
-
-def _is_of_particles(column: Column) -> bool:
-    return column.per == "particle" and column.dtype[1] == "f"
-
-
 def _contradictions(schema: EventSchema) -> Iterator[str]:
     """Reasons that no file could fill the columns."""
     columns = {column.name: column for column in schema.columns}
@@ -333,8 +323,9 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
     if unknown:
         yield f"it has no column {unknown[0]}, but a file column, a rule or a derived column of it"
         return
-    if wrong_kind := [one.column for one in schema.relative if not _is_of_particles(columns[one.column])]:
-        yield f"column {wrong_kind[0]} is relative to the event, but no column of floats per particle"
+    for one in schema.relative:
+        if columns[one.column].per != "particle" or columns[one.column].dtype[1] != "f":
+            yield f"column {one.column} is relative to the event, but no column of floats per particle"
     filled: Counter[tuple[str, int | None]] = Counter()
     of_file: dict[str, Per] = {}
     for source in schema.source_columns:
@@ -350,7 +341,7 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
     if wrong:
         yield f"its file columns must fill each field that is not derived once, but not {', '.join(wrong)}"
     if schema.identity is not None and not any(
-        _is_id(one) for one in schema.read_columns if one.name == schema.identity
+        one.per == "event" and one.dtype[1] in "iu" for one in schema.read_columns if one.name == schema.identity
     ):
         yield f"its identity {schema.identity} is no column of integers per event that files fill"
     for rule in (*schema.rules, *schema.physical):

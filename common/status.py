@@ -1,16 +1,28 @@
-"""Status of running services: their content (status_files.py has the files). Pure."""
+"""Status of running services, their small files in the run directory, and the numbers that a run reports."""
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+import logging
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.atomic_file import replace_file
+from common.paths import open_in_run, shard_dirs
+from common.process import Rarely
 
 OUTLIER_FOLDER = "outliers"
 INVALID_FOLDER = "invalid"
 HOPS = ("staged", "leases", "slots", "batches")
 """Hops of the data flow: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
-services/fetcher/hops.py and services/trainer/stream/waits.py define the measurements."""
+services/fetcher/hops.py and services/trainer/units.py define the measurements."""
 STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 """Reasons that the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
 
@@ -49,8 +61,6 @@ class FetcherStatus(Status):
 
     state: Literal["listing", "waiting for a trainer", "streaming", "finished"] = "listing"
     pid: int = 0
-    listen: str = ""
-    """Address for trainers on other machines, with the bound port; empty if there is none."""
     uptime_s: float = 0.0
     """Time since the fetcher started."""
     files_total: int = 0
@@ -105,7 +115,7 @@ class FetcherStatus(Status):
     stalled_s: dict[str, float] = {}
     """Seconds in which the dispatcher could not lease, by reason (STALL_REASONS)."""
     stall_shares: dict[str, float] = {}
-    """Stalled time by reason, as parts (0 to 1) of the last seconds (common.metrics.WINDOW_S)."""
+    """Stalled time by reason, as parts (0 to 1) of the last seconds (common.status.WINDOW_S)."""
     last_hour: TimeShares = TimeShares()
     """Stalled time by reason over the last hour."""
     bottleneck: Literal["none", "trainer", "decoders", "staging"] = "none"
@@ -256,3 +266,265 @@ class TrainerStatus(Status):
     """Number of all quarantined files, row groups and units; the fetcher's log and the checkpoint list them."""
     invalid: list[str] = []
     """One line for each rule that invalid events break: their number, the rule, examples."""
+
+
+_STATES = ("listing", "waiting for a trainer", "streaming", "finished")
+_SUMS = (
+    *("received_bytes", "received_bytes_per_s", "transfers", "files_planned", "files_bad", "bytes_staged"),
+    *("events_planned", "units_planned", "units_leased", "units_ready", "units_delivered", "slots", "slots_free"),
+    *("arena_bytes", "decoders", "decoder_pids", "decoders_wanted", "decoders_lost", "events_decoded"),
+    "events_decoded_per_s",
+)
+
+
+def fetchers_together(fetchers: Sequence[FetcherStatus]) -> FetcherStatus | None:
+    """Sums of numbers and times, means of shares, and the first of each text; None for none of them.
+
+    All know the same inventory: `files_total` and `epochs` are those of the run.
+    """
+    if len(fetchers) < 2:
+        return fetchers[0] if fetchers else None
+    first = fetchers[0]
+    expiries = [one.token_expires_s for one in fetchers if one.token_expires_s is not None]
+    sums = {name: sum((getattr(one, name) for one in fetchers), type(getattr(first, name))()) for name in _SUMS}
+    texts = {
+        name: next((text for one in fetchers if (text := getattr(one, name))), "")
+        for name in ("listing", "listed", "problem")
+    }
+    bottlenecks = Counter(one.bottleneck for one in fetchers if one.bottleneck != "none")
+    return first.model_copy(
+        update={
+            **sums,
+            **texts,
+            # A fetcher that lists or waits holds all others up.
+            "state": next(state for state in _STATES if state in {one.state for one in fetchers}),
+            "uptime_s": max(one.uptime_s for one in fetchers),
+            "files_total": max(one.files_total for one in fetchers),
+            "ranges_listed": min(one.ranges_listed for one in fetchers),
+            "token_expires_s": min(expiries, default=None),
+            "stalled_s": _sums(one.stalled_s for one in fetchers),
+            "stall_shares": _means([one.stall_shares for one in fetchers]),
+            "last_hour": TimeShares(
+                seconds=max(one.last_hour.seconds for one in fetchers),
+                shares=_means([one.last_hour.shares for one in fetchers]),
+            ),
+            "bottleneck": bottlenecks.most_common(1)[0][0] if bottlenecks else "none",
+            "hops": {name: _hop([one.hops[name] for one in fetchers if name in one.hops]) for name in first.hops},
+            "batches_occupancy": sum(one.batches_occupancy for one in fetchers) / len(fetchers),
+        }
+    )
+
+
+def _sums(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in numbers:
+        for name, number in one.items():
+            total[name] = total.get(name, 0.0) + number
+    return total
+
+
+def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: number / len(numbers) for name, number in _sums(numbers).items()}
+
+
+def _hop(hops: Sequence[Hop]) -> Hop:
+    times = {name: sum(getattr(one, name) for one in hops) for name in ("wait_put_s", "wait_get_s")}
+    shares = ("wait_put_share", "wait_get_share", "occupancy")
+    return Hop(**times, **{name: sum(getattr(one, name) for one in hops) / len(hops) for name in shares})
+
+
+STATUS_FOLDER = "status"
+StatusType = TypeVar("StatusType", bound=Status)
+
+_reserve: list[int] = []
+_reserve_lock = threading.Lock()
+os.register_at_fork(after_in_child=_reserve.clear)  # a child may have closed it, or opened a file under its number
+_not_written = Rarely(logging.getLogger(__name__))
+
+
+def write_status(run_dir: Path, name: str, status: Status) -> None:
+    """Replace the status file of the service ``name``. An error of the machine doesn't end the service.
+
+    Two descriptors are kept in reserve, so that a service without free descriptors can still report it.
+    """
+    path = run_dir / STATUS_FOLDER / f"{name}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _reserve_lock:
+        while _reserve:
+            os.close(_reserve.pop())
+        try:
+            replace_file(path, status.model_dump_json(), durable=False)
+        except OSError as error:
+            _not_written.log("%s: can't be written (%s); it shows the former status", path, error.strerror)
+        with contextlib.suppress(OSError):
+            while len(_reserve) < 2:  # the file is opened twice: see replacing()
+                _reserve.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:
+    """Newest status of the service ``name``; None before its first. Raises OSError, BadInputError."""
+    try:
+        with open_in_run(run_dir / STATUS_FOLDER / f"{name}.json") as file:
+            return kind.model_validate_json(file.read())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def read_fetchers(run_dir: Path) -> FetcherStatus | None:
+    """Newest status of a run's fetcher; with shards, of the fetchers of all of them together. As read_status()."""
+    found = [read_status(folder, "fetcher", FetcherStatus) for folder in shard_dirs(run_dir)]
+    return fetchers_together([status for status in found if status is not None])
+
+
+WINDOW_S = 5.0
+HOUR_S = 3600.0
+_MINUTE_S = 60.0
+
+
+class Rate:
+    """Growth rate of a counter over the last ``window_s`` seconds."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, float]] = deque()
+
+    def update(self, now_s: float, value: float) -> float:
+        """Record the counter and return its growth per second, 0 before the second sample."""
+        self._samples.append((now_s, value))
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
+            self._samples.popleft()
+        first_s, first = self._samples[0]
+        return (value - first) / (now_s - first_s) if now_s > first_s else 0.0
+
+
+def seconds_each(per_s: float) -> float:
+    """Inverse of a rate: seconds for one; 0 while the rate is 0."""
+    return 1.0 / per_s if per_s > 0.0 else 0.0
+
+
+class Shares:
+    """Share of each of several named waits in the last seconds."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._rates: dict[str, Rate] = {}
+
+    def update(self, now_s: float, seconds: Mapping[str, float]) -> dict[str, float]:
+        """Record the seconds waited so far, by name, and return each as a part (0 to 1) of the last seconds."""
+        return {
+            name: self._rates.setdefault(name, Rate(self._window_s)).update(now_s, value)
+            for name, value in seconds.items()
+        }
+
+
+class LastHour:
+    """Share of each of several named waits in the last hour, from a sample a minute."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, dict[str, float]]] = deque()
+
+    def update(self, now_s: float, seconds: Mapping[str, float]) -> TimeShares:
+        """Shares up to now, from the seconds waited so far, by name."""
+        if not self._samples or now_s - self._samples[-1][0] >= _MINUTE_S:
+            self._samples.append((now_s, dict(seconds)))
+        while len(self._samples) > 1 and self._samples[1][0] <= now_s - HOUR_S:
+            self._samples.popleft()
+        first_s, first = self._samples[0]
+        span_s = now_s - first_s
+        if span_s <= 0.0:
+            return TimeShares()
+        shares = {name: (value - first.get(name, 0.0)) / span_s for name, value in seconds.items()}
+        return TimeShares(seconds=span_s, shares={name: min(max(share, 0.0), 1.0) for name, share in shares.items()})
+
+
+class HopMeter:
+    """Sums of the three numbers of a hop (common.status.Hop), from spans of time in which nothing changed."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._wait_put_s = 0.0
+        self._wait_get_s = 0.0
+        self._filled_s = 0.0
+        self._shares = Shares(window_s)
+
+    def add(self, span_s: float, *, put: float = 0.0, get: float = 0.0, occupancy: float = 0.0) -> None:
+        """Add a span of ``span_s`` seconds in which a part ``put`` of the producers waited, a part ``get`` of the
+        consumers, and the queue between them was filled to ``occupancy``; each is 0 to 1."""
+        self._wait_put_s += span_s * put
+        self._wait_get_s += span_s * get
+        self._filled_s += span_s * occupancy
+
+    def hop(self, now_s: float) -> Hop:
+        """Hop since the start, and over the last seconds."""
+        waited = {"put": self._wait_put_s, "get": self._wait_get_s, "filled": self._filled_s}
+        shares = {name: min(share, 1.0) for name, share in self._shares.update(now_s, waited).items()}
+        return Hop(
+            wait_put_s=self._wait_put_s,
+            wait_get_s=self._wait_get_s,
+            wait_put_share=shares["put"],
+            wait_get_share=shares["get"],
+            occupancy=shares["filled"],
+        )
+
+
+_STALLS = {
+    "no_free_slot": "no slot was free: the trainer is the bottleneck",
+    "no_credit": "no decoder could take a unit: the decoders are the bottleneck",
+    "not_staged": "no unit was planned: the staging is the bottleneck",
+}
+_NO_MEASUREMENT = ("pid", "batches_occupancy")
+_WAITS = ("wait_put_s", "wait_get_s", "wait_put_share", "wait_get_share")
+_COUNTERS = frozenset(
+    {
+        *("decoders_lost", "events_decoded", "files_planned", "events_planned", "units_planned"),
+        *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
+        *("events_held_out", "events_invalid"),
+        *("particles_trained", "particles_dropped", "units", "microbatches", "step", "seconds", "num_quarantined"),
+        *("wait_put_s", "wait_get_s", "received_bytes"),
+    }
+)
+"""Counters: fields that only grow, except at a restart."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Reported number. A counter only grows, except at a restart; any other number is a gauge."""
+
+    name: str
+    value: float
+    meaning: str
+    is_counter: bool = False
+
+
+def measurements(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> list[Measurement]:
+    """Current numbers of the services; none of a service without a status."""
+    found: list[Measurement] = []
+    if fetcher is not None:
+        found += _numbers("fetcher", fetcher)
+        for name, hop in fetcher.hops.items():
+            found += _numbers(f"hop/{name}", hop)
+        for reason in STALL_REASONS:
+            seconds, share = fetcher.stalled_s.get(reason, 0.0), fetcher.stall_shares.get(reason, 0.0)
+            in_which = f"in which {_STALLS[reason]}."
+            found.append(Measurement(f"stall/{reason}_s", seconds, f"Seconds {in_which}", is_counter=True))
+            found.append(Measurement(f"stall/{reason}_share", share, f"Part of the last seconds (0 to 1) {in_which}"))
+        found += _numbers("hop/batches", Hop(occupancy=fetcher.batches_occupancy), {"occupancy"})
+    if trainer is not None:
+        found += _numbers("hop/batches", trainer.batches, _WAITS)
+        found += [*_numbers("trainer", trainer), *_numbers("trainer", trainer.counters)]
+        if trainer.gpu is not None:
+            found += _numbers("trainer", trainer.gpu, of="gpu_")
+        found += [Measurement(f"train/{loss}", value, "Newest value.") for loss, value in trainer.losses.items()]
+    return found
+
+
+def values(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> dict[str, float]:
+    """Measurements as values by name."""
+    return {measurement.name: measurement.value for measurement in measurements(fetcher, trainer)}
+
+
+def _numbers(prefix: str, status: Status, only: Collection[str] = (), of: str = "") -> Iterator[Measurement]:
+    for name, field in type(status).model_fields.items():
+        value = getattr(status, name)
+        if isinstance(value, int | float) and name not in _NO_MEASUREMENT and (not only or name in only):
+            meaning = " ".join((field.description or name.replace("_", " ").capitalize() + ".").split())
+            yield Measurement(f"{prefix}/{of}{name}", float(value), meaning, name in _COUNTERS)

@@ -2,16 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from common.atomic_file import replace_file
-from common.conservation import unequal_fates
 from common.errors import USER_ERROR_EXIT_CODE
-from common.status import TrainerStatus
+from common.status import Counters, TrainerStatus
+
+_EPOCHS = "epochs"
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """Block of a shard, by its number in the shard."""
+
+    block: int
+    files: int
+    events: int
+    """Events of its files, those of quarantined ones included as far as they are known."""
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """Sum of a shard's blocks."""
+
+    blocks: int = 0
+    files: int = 0
+    events: int = 0
+
+
+def planned_name(shard: int) -> str:
+    """File name of a shard's record."""
+    return f"planned-{shard:03d}.jsonl"
+
+
+def planned_line(block: PlannedBlock) -> str:
+    """Line of the record."""
+    return json.dumps([block.block, block.files, block.events])
+
+
+def epochs_line(epochs: int) -> str:
+    """Line for the number of epochs of the blocks that follow."""
+    return json.dumps({_EPOCHS: epochs})
+
+
+def planned_shard(lines: Iterable[str], end: int | None = None) -> PlannedShard:
+    """Sum over the blocks in a record. A block that was planned again counts once, as planned last; what a killed
+    process left of a line is skipped.
+
+    ``end``: number of blocks. Those behind it do not count if they were planned while the run had more epochs.
+    """
+    blocks: dict[int, tuple[PlannedBlock, int | None]] = {}
+    epochs: int | None = None
+    for line in lines:
+        try:
+            content = json.loads(line)
+            if isinstance(content, dict):
+                epochs = content[_EPOCHS]
+                continue
+            block = PlannedBlock(*content)
+        except (ValueError, TypeError):
+            continue
+        blocks[block.block] = block, epochs
+    counted = [block for block, of in blocks.values() if end is None or block.block < end or of is None or of == epochs]
+    return PlannedShard(len(counted), sum(block.files for block in counted), sum(block.events for block in counted))
+
+
+@dataclass(frozen=True)
+class ShardEvents:
+    """Both sides of one shard's sum."""
+
+    shard: int
+    planned: PlannedShard
+    """Record of its fetcher."""
+    counters: Counters
+    """Counters of the trainers."""
+
+
+def imbalance(shards: Sequence[ShardEvents], *, files: int | None, is_complete: bool) -> str:
+    """First of the sums that is wrong, with the shard and the difference; empty if all are right.
+
+    ``files``: number in the inventory, over all epochs (None: unknown, or without end). ``is_complete``: the plan was
+    read to its end; else a shard may have read less than was planned.
+    """
+    for one in shards:
+        missing = one.planned.events - one.counters.events_read
+        if missing < 0 or (missing and is_complete):
+            how = f"{missing:,} missing" if missing > 0 else f"{-missing:,} too many"
+            return (
+                f"shard {one.shard}: {one.planned.events:,} planned, but {one.counters.events_read:,} read by the"
+                f" trainers ({how})"
+            )
+        if not one.counters.adds_up():
+            return f"shard {one.shard}: {unequal_fates(one.counters)}"
+    planned = sum(one.planned.files for one in shards)
+    if is_complete and files is not None and planned != files:
+        of_each = ", ".join(f"shard {one.shard} {one.planned.files:,}" for one in shards)
+        return f"{files:,} files in all epochs, but {planned:,} planned ({of_each})"
+    return ""
+
+
+def unequal_fates(counters: Counters) -> str:
+    """Sum of the fates of events, which is not the number read, in words."""
+    return (
+        f"{counters.events_read} read, but {counters.events_trained} trained"
+        f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
+        f" + {counters.events_quarantined} quarantined + {counters.events_held_out} held out"
+        f" + {counters.events_invalid} invalid"
+    )
+
 
 SUMMARY_FILE = "summary.json"
 SERVICES = ("fetcher", "decoder", "trainer")
@@ -101,16 +205,8 @@ def build_summary(
     return Summary(
         exit_status=exit_status,
         exit_code=exit_code,
-        events_read=counters.events_read,
-        events_trained=counters.events_trained,
-        events_outlier=counters.events_outlier,
-        events_empty=counters.events_empty,
-        events_quarantined=counters.events_quarantined,
-        events_held_out=counters.events_held_out,
-        events_invalid=counters.events_invalid,
+        **{name: getattr(counters, name) for name in Counters.model_fields if name in Summary.model_fields},
         adds_up=adds_up,
-        particles_trained=counters.particles_trained,
-        particles_dropped=counters.particles_dropped,
         steps=status.step,
         epochs=min(epochs_begun, status.epochs) if status.epochs else epochs_begun,
         seconds=round(seconds, 3),

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from icestream.own_packages import check_own_packages
 
 if TYPE_CHECKING:
     from common.errors import BadInputError
-    from icestream.streaming.batch import RaggedBatch
-    from icestream.streaming.stream import EventStream, stream
+    from icestream.streaming import EventStream, RaggedBatch, stream
     from icestream.verbs import evaluate, load, simulate
     from workloads.base.module_training import ModelSettings, ModuleTraining
 
     __version__: str
-
-check_own_packages()
 
 __all__ = [
     "BadInputError",
@@ -31,32 +27,53 @@ __all__ = [
     "stream",
 ]
 
-_TARGETS = {
-    "BadInputError": "common.errors:BadInputError",
-    "ModelSettings": "workloads.base.module_training:ModelSettings",
-    "ModuleTraining": "workloads.base.module_training:ModuleTraining",
-    "RaggedBatch": "icestream.streaming.batch:RaggedBatch",
-    "EventStream": "icestream.streaming.stream:EventStream",
-    "evaluate": "icestream.verbs:evaluate",
-    "load": "icestream.verbs:load",
-    "simulate": "icestream.verbs:simulate",
-    "stream": "icestream.streaming.stream:stream",
-}
-"""Name -> `module:attribute`."""
+OWN_PACKAGES = ("common", "services", "workloads")
+"""Top-level packages of the distribution besides `icestream`."""
+
+
+def check_own_packages() -> None:
+    """Raise ImportError, with the remedy, where another program's package hides one of icestream's."""
+    root = Path(__file__).resolve().parents[1]
+    for name in OWN_PACKAGES:
+        spec = find_spec(name)
+        place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+        if not place:
+            raise ImportError(f"icestream: its package '{name}' is missing in {root}: install icestream again")
+        if not Path(place).resolve().is_relative_to(root / name):
+            raise ImportError(
+                f"icestream: its package '{name}' is hidden by {place}, which Python finds first: rename that, "
+                "or take its directory out of PYTHONPATH and of the working directory"
+            )
+
+
+check_own_packages()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+    value: Any
+    match name:
+        case "__version__":
+            from importlib.metadata import version
 
-        found: Any = version("icestream")
-    elif name in _TARGETS:
-        module, _, attribute = _TARGETS[name].partition(":")
-        found = getattr(import_module(module), attribute)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+            value = version("icestream")
+        case "BadInputError":
+            from common.errors import BadInputError as value
+        case "EventStream" | "RaggedBatch" | "stream":
+            from icestream import streaming
+
+            value = getattr(streaming, name)
+        case "evaluate" | "load" | "simulate":
+            from icestream import verbs
+
+            value = getattr(verbs, name)
+        case "ModelSettings" | "ModuleTraining":
+            from workloads.base import module_training
+
+            value = getattr(module_training, name)
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

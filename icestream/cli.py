@@ -15,127 +15,136 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError, TryAgainError
-from common.process import PARENT_VARIABLE
-from common.redact import shown
-from common.redacted_log import redact_tracebacks
-from common.run_dir import CONFIG_FILE, open_in_run
-from icestream.front import FrontDoor
+from common.paths import CONFIG_FILE, open_in_run
+from common.process import PARENT_VARIABLE, redact_tracebacks
+from common.text import shown
+from icestream.verbs import FrontDoor
 from icestream.version import version_lines
 from workloads import registry
-from workloads.base.verb import Section, Verb
+from workloads.base.interface import Section
 
 _LONGEST_ERROR = 8000
 _PLACES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 """Error numbers of a file or folder that may not be used as the command wants to."""
 
 
-VERBS = {
-    "run": Verb("icestream.commands.run:run", "Start every service on this machine and show progress.", "Run"),
-    "stop": Verb(
-        "icestream.commands.stop:stop", "Stop a run with a checkpoint, from any terminal of its machine.", "Run"
-    ),
-    "config": Verb(
-        "icestream.commands.config:config", "Print the resolved configuration, or every key with its meaning.", "Run"
-    ),
-    "init": Verb("icestream.commands.init:init", "Write a commented file of the most important settings.", "Run"),
-    "doctor": Verb(
-        "icestream.commands.doctor.command:doctor", "Check configuration, machine, inputs, token before a run.", "Run"
-    ),
-    "status": Verb("icestream.commands.status.command:status", "Show how a run is doing, or how it ended.", "Look"),
-    "logs": Verb(
-        "icestream.commands.logs:logs", "Print or follow the logs of a run's services, merged by time.", "Look"
-    ),
-    "ls": Verb("icestream.commands.ls:ls", "List runs with their state, speed and size.", "Look"),
-    "ranges": Verb(
-        "icestream.commands.ranges:ranges", "Show the state of a run's ranges: done, running, to come.", "Look"
-    ),
-    "tensorboard": Verb(
-        "icestream.commands.tensorboard.command:tensorboard",
-        "Start TensorBoard on runs, or collect their files.",
-        "Look",
-    ),
-    "inspect": Verb(
-        "icestream.commands.inspect.command:inspect",
-        "Print the content of files, and the settings to use them.",
-        "Data",
-    ),
-    "convert": Verb(
-        "icestream.commands.convert.command:convert",
-        "Write files of any layout in the layout for fastest reading.",
-        "Data",
-    ),
-    "plan": Verb(
-        "icestream.commands.plan.command:plan", "Print a run's plan, bytes and slots without running it.", "Data"
-    ),
-    "outliers": Verb(
-        "icestream.commands.outliers.command:outliers", "Merge the outlier files of a run into large ones.", "Data"
-    ),
-    "outputs": Verb(
-        "icestream.commands.outputs:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere.", "Results"
-    ),
-    "fetcher": Verb(
-        "icestream.commands.fetcher:fetcher", "Start a run's fetcher: stages files, distributes units.", "Machines"
-    ),
-    "decoder": Verb(
-        "icestream.commands.decoder:decoder", "Start one decoder: joins a run, and may leave it.", "Machines"
-    ),
-    "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer.", "Machines"),
-    "node": Verb(
-        "icestream.commands.node.command:node", "Run one of several nodes of a run, on its machine.", "Machines"
-    ),
-    "ray": Verb("icestream.commands.ray.command:ray", "Train on several machines of a Ray cluster.", "Machines"),
-    "slurm": Verb(
-        "icestream.commands.slurm.command:slurm", "Print a job script for several machines under Slurm.", "Machines"
-    ),
-    "token": Verb("icestream.commands.token:token", "Get a token for the inputs, or show the one in use.", "Machines"),
-    "keys": Verb("icestream.commands.keys:keys", "Make the certificates of a trainer on another machine.", "Machines"),
-    "bench": Verb(
-        "icestream.commands.bench.command:bench", "Measure this machine's speed: the trainer's ceiling.", "Machines"
-    ),
-    "completion": Verb(
-        "icestream.commands.completion:completion",
-        "Print the lines that complete commands and options with Tab.",
-        "Machines",
-    ),
+VERBS: dict[str, tuple[Section, str]] = {
+    "run": ("Run", "Start every service on this machine and show progress."),
+    "stop": ("Run", "Stop a run with a checkpoint, from any terminal of its machine."),
+    "config": ("Run", "Print the resolved configuration, or every key with its meaning."),
+    "doctor": ("Run", "Check configuration, machine, inputs, token before a run."),
+    "status": ("Look", "Show how a run is doing, or how it ended."),
+    "logs": ("Look", "Print or follow the logs of a run's services, merged by time."),
+    "ls": ("Look", "List runs with their state, speed and size."),
+    "ranges": ("Look", "Show the state of a run's ranges: done, running, to come."),
+    "tensorboard": ("Look", "Start TensorBoard on runs."),
+    "inspect": ("Data", "Print the content of files, and the settings to use them."),
+    "convert": ("Data", "Write files of any layout in the layout for fastest reading."),
+    "plan": ("Data", "Print a run's plan, bytes and slots without running it."),
+    "outliers": ("Data", "Merge the outlier files of a run into large ones."),
+    "outputs": ("Results", "Copy a run's checkpoints and TensorBoard files elsewhere."),
+    "fetcher": ("Machines", "Start a run's fetcher: stages files, distributes units."),
+    "decoder": ("Machines", "Start one decoder: joins a run, and may leave it."),
+    "trainer": ("Machines", "Start a run's trainer."),
+    "node": ("Machines", "Run one of several nodes of a run, on its machine."),
+    "ray": ("Machines", "Train on several machines of a Ray cluster."),
+    "slurm": ("Machines", "Print a job script for several machines under Slurm."),
+    "token": ("Machines", "Show the token that a run would use, and if it suffices."),
+    "bench": ("Machines", "Measure this machine's speed: the trainer's ceiling."),
+    "completion": ("Machines", "Print the lines that complete commands and options with Tab."),
 }
+"""Section and summary of each command in `icestream --help`; own_command() knows its code."""
+
+
+def own_command(name: str) -> click.Command:  # noqa: C901, PLR0912  a table
+    """Return the command of a verb in VERBS, imported only now: torch, Arrow and others take seconds."""
+    command: click.Command
+    match name:
+        case "run":
+            from icestream.commands.run import run as command
+        case "stop":
+            from icestream.commands.status import stop as command
+        case "config":
+            from icestream.commands.config import config as command
+        case "doctor":
+            from icestream.commands.doctor import doctor as command
+        case "status":
+            from icestream.commands.status import status as command
+        case "logs":
+            from icestream.commands.status import logs as command
+        case "ls":
+            from icestream.commands.status import ls as command
+        case "ranges":
+            from icestream.commands.plan import ranges as command
+        case "tensorboard":
+            from icestream.commands.tensorboard import tensorboard as command
+        case "inspect":
+            from icestream.commands.inspect import inspect as command
+        case "convert":
+            from icestream.commands.convert import convert as command
+        case "plan":
+            from icestream.commands.plan import plan as command
+        case "outliers":
+            from icestream.commands.outliers import outliers as command
+        case "outputs":
+            from icestream.commands.services import outputs as command
+        case "fetcher":
+            from icestream.commands.services import fetcher as command
+        case "decoder":
+            from icestream.commands.services import decoder as command
+        case "trainer":
+            from icestream.commands.services import trainer as command
+        case "node":
+            from icestream.commands.node.command import node as command
+        case "ray":
+            from icestream.commands.ray.command import ray as command
+        case "slurm":
+            from icestream.commands.slurm.command import slurm as command
+        case "token":
+            from icestream.commands.token import token as command
+        case "bench":
+            from icestream.commands.bench import bench as command
+        case "completion":
+            command = completion
+        case _:
+            raise KeyError(name)
+    return command
 
 
 class LazyGroup(click.Group):
     """Click group that imports a command's module when the command is called, not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*VERBS, *dict.fromkeys(verb for name in registry.names() for verb in registry.verbs(name))]
+        return [name for name, _, _ in listed()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Command by name; for a workload's verb, that of the first workload that has it."""
-        verb = VERBS.get(cmd_name)
-        for name in registry.names():
-            verb = verb or registry.verbs(name).get(cmd_name)
-        return imported(verb) if verb is not None else None
+        """Return a command by its name; for a workload's verb, that of the first workload that has it."""
+        if cmd_name in VERBS:
+            return own_command(cmd_name)
+        having = _workloads_with(cmd_name)
+        return registry.loaded(registry.verbs(having[0])[cmd_name].command) if having else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Command and its arguments. A workload's verb: that of `--workload NAME`, else of a run that is named."""
+        """Return a command and its arguments. A workload's verb: of `--workload NAME`, else of a run that is named."""
         known = self.list_commands(ctx)
         if args and args[0] not in known and (near := difflib.get_close_matches(args[0], known, n=1)):
             raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]!r}?", ctx)
-        cmd_name, command, rest = super().resolve_command(ctx, args)
+        cmd_name, command, others = super().resolve_command(ctx, args)
         if cmd_name is None or cmd_name in VERBS:
-            return cmd_name, command, rest
-        wanted, rest = without_workload(rest)
-        having = [name for name in registry.names() if cmd_name in registry.verbs(name)]
-        if wanted is None and len(having) > 1:
-            wanted = workload_of_run(rest)
+            return cmd_name, command, others
+        wanted, others = without_workload(others)
+        having = _workloads_with(cmd_name)
         if wanted is None:
-            wanted = having[0]
+            wanted = (workload_of_run(others) if len(having) > 1 else None) or having[0]
         if wanted not in having:
             raise click.BadParameter(f"{wanted!r} has no {cmd_name}; those that have: {', '.join(having)}", ctx)
-        others = [name for name in having if name != wanted]
-        return cmd_name, naming_others(imported(registry.verbs(wanted)[cmd_name]), cmd_name, others), rest
+        command = registry.loaded(registry.verbs(wanted)[cmd_name].command)
+        return cmd_name, naming_others(command, cmd_name, [name for name in having if name != wanted]), others
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, those of workloads with the workload's name."""
@@ -144,33 +153,27 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, text) for name, text, where in listed() if where == section])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands that begin so. click's own would import each of them."""
-        found = [CompletionItem(name, help=text) for name, text, _ in listed() if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        """Return the names of commands that begin so. click's own would import each of them."""
+        names = [CompletionItem(name, help=text) for name, text, _ in listed() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _workloads_with(verb: str) -> list[str]:
+    return [name for name in registry.names() if verb in registry.verbs(name)]
 
 
 def listed() -> list[tuple[str, str, Section]]:
-    """Name, summary and section of every command."""
-    found: list[tuple[str, str, Section]] = [(name, verb.summary, verb.section) for name, verb in VERBS.items()]
-    of_workloads: dict[str, dict[str, Verb]] = {}
-    for workload in registry.names():
-        for name, verb in registry.verbs(workload).items():
-            of_workloads.setdefault(name, {})[workload] = verb
-    for name, verbs in of_workloads.items():
+    """Return name, summary and section of every command."""
+    lines: list[tuple[str, str, Section]] = [(name, summary, section) for name, (section, summary) in VERBS.items()]
+    for name in dict.fromkeys(verb for workload in registry.names() for verb in registry.verbs(workload)):
+        verbs = {workload: registry.verbs(workload)[name] for workload in _workloads_with(name)}
         text = "; ".join(f"{verb.summary.rstrip('.')} ({workload})" for workload, verb in verbs.items())
-        found.append((name, f"{text}.", next(iter(verbs.values())).section))
-    return found
-
-
-def imported(verb: Verb) -> click.Command:
-    """Click command of a verb."""
-    command = registry.imported(verb.target)
-    assert isinstance(command, click.Command)
-    return command
+        lines.append((name, f"{text}.", next(iter(verbs.values())).section))
+    return lines
 
 
 def naming_others(command: click.Command, verb: str, others: Sequence[str]) -> click.Command:
-    """Copy of the command whose help names the other workloads that have the verb."""
+    """Return a copy of the command whose help names the other workloads that have the verb."""
     command = copy(command)
     lines = [
         f"With other options for the workload {name}: icestream {verb} --workload {name} --help" for name in others
@@ -180,13 +183,13 @@ def naming_others(command: click.Command, verb: str, others: Sequence[str]) -> c
 
 
 def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Value of `--workload` among the arguments, if present, and all other arguments."""
-    rest: list[str] = []
+    """Return the value of `--workload` among the arguments, if present, and all other arguments."""
+    others: list[str] = []
     wanted = None
     remaining = iter(arguments)
     for argument in remaining:
         if argument == "--":
-            return wanted, [*rest, argument, *remaining]  # what follows are no options
+            return wanted, [*others, argument, *remaining]  # what follows are no options
         if argument == "--workload":
             wanted = next(remaining, None)
             if wanted is None:
@@ -194,12 +197,12 @@ def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
         elif argument.startswith("--workload="):
             wanted = argument.partition("=")[2]
         else:
-            rest.append(argument)
-    return wanted, rest
+            others.append(argument)
+    return wanted, others
 
 
 def workload_of_run(arguments: Sequence[str]) -> str | None:
-    """Workload of the first argument that is a run directory, or a checkpoint in one; None without such an argument."""
+    """Return the workload of the first argument that is a run directory, or a checkpoint in one; None without one."""
     # Options and their values are no paths; beside data may be a file of that name that is of no run.
     for path in (Path(text).resolve() for text in arguments if Path(text).exists()):
         for folder in (path, *path.parents[:2]):
@@ -207,9 +210,9 @@ def workload_of_run(arguments: Sequence[str]) -> str | None:
                 suppress(OSError, ValueError, AttributeError, RecursionError, IcestreamError),
                 open_in_run(folder / CONFIG_FILE) as file,
             ):
-                found = json.load(file).get("workload")
-                if isinstance(found, str):
-                    return found
+                workload = json.load(file).get("workload")
+                if isinstance(workload, str):
+                    return workload
     return None
 
 
@@ -238,6 +241,22 @@ def cli(context: click.Context) -> None:
     context.obj = FrontDoor()
 
 
+@click.command(
+    epilog="""\b
+Examples, once (each new shell then completes with Tab):
+  icestream completion bash >> ~/.bashrc
+  icestream completion zsh >> ~/.zshrc
+  icestream completion fish > ~/.config/fish/completions/icestream.fish
+"""
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the lines that let SHELL complete icestream's commands and options."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "icestream", "_ICESTREAM_COMPLETE").source())
+
+
 def main() -> None:
     """Run the command; an expected error is a line on standard error for each mistake, and exit code 2."""
     redact_tracebacks()
@@ -256,9 +275,9 @@ def main() -> None:
 
 
 def remedy_of(error: Exception) -> str:
-    """Line about an error that the user can mend: a full disk, or a place where nothing may be read or written.
+    """Return a line about an error that the user can mend; empty for any other one.
 
-    Empty for any other error.
+    A full disk, or a place where nothing may be read or written.
     """
     name, number = getattr(error, "filename", None), getattr(error, "errno", None)
     if number in (errno.ENOSPC, errno.EDQUOT) or getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
@@ -279,5 +298,5 @@ def fail(text: str, lines: Sequence[str] = (), exit_code: int = USER_ERROR_EXIT_
 
 
 def one_line(text: str) -> str:
-    """Text in one line that a terminal can show."""
+    """Return a text in one line that a terminal can show."""
     return shown(" ".join(text.split()), _LONGEST_ERROR)

@@ -1,21 +1,56 @@
-"""Python functions for what the commands `simulate`, `generate`, `predict` and `evaluate` do, with the same code."""
+"""What the command line and Python's functions share: services for verbs of workloads, and the functions themselves."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import BadInputError
+from common.options import Paths, PathText, given_inputs, given_path
 from common.own_code import is_own
-from common.python_paths import Paths, PathText, given_inputs, given_path
 from workloads import registry
 
 if TYPE_CHECKING:
-    from workloads.base.report.evaluation_report import EvaluationReport
-    from workloads.base.trained_run import TrainedRun
+    from common.schema import EventSchema
+    from workloads.base.checkpoint import TrainedRun
+    from workloads.base.interface import FileEvents, FileSettings, Front, OrderedUnit
+    from workloads.base.report.page import EvaluationReport
+
+
+class FrontDoor:
+    """The services of the command line, as workloads.base.interface.Front describes them."""
+
+    def file_settings(
+        self, inputs: Sequence[str], *, toml: Path | None, assignments: Sequence[str], config_json: str = ""
+    ) -> FileSettings:
+        """Return settings of files: see Front."""
+        from icestream.reading import file_settings
+        from services.config.root import load_config
+
+        stored = json.loads(config_json or "{}")
+        return file_settings(load_config(stored, toml=toml, assignments=assignments, flags={"input": tuple(inputs)}))
+
+    def read_events(
+        self, schema: EventSchema, settings: FileSettings, **sample: Any
+    ) -> AbstractContextManager[FileEvents]:
+        """Events of files: see Front."""
+        from icestream.reading import sampled_events
+
+        return sampled_events(schema, settings, **sample)
+
+    def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
+        """Units of all files in order: see Front."""
+        from icestream.reading import units_in_order
+
+        return units_in_order(schema, settings)
+
+
+if TYPE_CHECKING:
+    _FRONT: Front = FrontDoor()  # click passes it untyped
 
 
 def simulate(
@@ -33,7 +68,7 @@ def simulate(
     Same seed, same bytes. ``force``: replace a data set that was simulated there before. ``options``: those of
     `icestream simulate` for the workload, such as ``preset``. Raises BadInputError.
     """
-    with _in_python():
+    with python_words():
         folder = given_path(path, "path")
         write = registry.function(workload, "simulate")
         write(folder, events=events, files=files, seed=seed, force=force, **options)
@@ -41,24 +76,22 @@ def simulate(
 
 
 def load(run: PathText, *, device: str = "auto", model: str | None = None) -> Any:
-    """Trained model of a run directory (its best checkpoint, else its newest) or of a checkpoint.
+    """Return the trained model of a run directory (its best checkpoint, else its newest) or of a checkpoint.
 
     What it can do depends on the workload, and is that of the commands: `.generate(primaries, seed=…)` of muons,
     `.predict(files)` of directions. ``device``: auto, cpu, cuda or cuda:N. ``model``: `package.module:NAME`, for a run
     of a model of your own: the result is what its `Training.load` returns, of icestream.ModuleTraining the trained
     module. Raises BadInputError.
     """
-    from icestream.front import FrontDoor
+    from workloads.base.checkpoint import load_own, load_run
     from workloads.base.device import device_named
-    from workloads.base.own_model import load_own
-    from workloads.base.trained_run import load_run
 
     def build(found: TrainedRun, task_state: dict[str, Any]) -> Any:
         if is_own(found.model):
             return load_own(found, task_state, where, model)
         return registry.function(_workload_of(found), "load")(FrontDoor(), found, task_state, where)
 
-    with _in_python():
+    with python_words():
         where = device_named(device)
         return load_run(given_path(run, "run"), build)
 
@@ -74,17 +107,16 @@ def evaluate(
     verbose: bool = False,
     **options: Any,
 ) -> EvaluationReport:
-    """Metrics of a trained model with their errors and floors, on events of the files ``inputs``.
+    """Return metrics of a trained model with their errors and floors, on events of the files ``inputs``.
 
     ``output``: folder for the page, `report.json` and the plots; None: nothing is written. ``verbose``: show progress
     on standard error. ``options``: those of `icestream evaluate` for the workload, such as ``simulated``.
     Raises BadInputError.
     """
     from common.slow_progress import no_progress, note
-    from icestream.front import FrontDoor
-    from workloads.base.trained_run import load_run
+    from workloads.base.checkpoint import load_run
 
-    with _in_python(), nullcontext() if verbose else no_progress():
+    with python_words(), nullcontext() if verbose else no_progress():
         checkpoint = given_path(run, "run")
         workload = load_run(checkpoint, lambda found, _: _workload_of(found))
         report: EvaluationReport = registry.function(workload, "evaluate")(
@@ -103,22 +135,62 @@ def evaluate(
 
 
 def _workload_of(run: TrainedRun) -> str:
-    """Workload of a run; checkpoints of the first version do not name it, but their model does."""
+    """Return the workload of a run; checkpoints of the first version do not name it, but their model does."""
     having = [one.name for one in registry.every_workload() if run.model in one.models]
     if not run.workload and not having:
         raise BadInputError(f"{run.path}: no workload has a model {run.model!r}")
     return run.workload or having[0]
 
 
-_OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
+# ------------------------------------------------------------------ errors in Python's words
+
+_ARGUMENTS = {
+    "-i/--input": "inputs",
+    "-i": "inputs",
+    "-c": "config",
+    "--input": "inputs",
+    "--fresh": "another run_dir",
+    "--ranges": "fetcher.ranges",
+    "--done": "fetcher.done",
+    "--strict": "fetcher.strict",
+    "--token-file": "token.file",
+}
+"""Arguments that have another name than their option."""
+_SET = r"--set (?:'[\w.]+=[^']*'|[\w.]+=[^\s;,)]+)"
+_PAIR = re.compile(r"--set (?:'(?P<quoted>[^']*)'|(?P<plain>[^\s;,)]+))")
+_PARTS = re.compile(
+    r"`[^`]*`"  # a command line, which is one in Python, too
+    rf"|(?P<settings>{_SET}(?: {_SET})*)"
+    r"|(?<![\w/-])(?P<option>-i/--input|-i|-c|--[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])"
+)
 
 
 @contextmanager
-def _in_python() -> Iterator[None]:
-    """Context whose errors name the arguments of functions in place of the commands' options."""
+def python_words() -> Iterator[None]:
+    """Raise a BadInputError of the block with the text of in_python()."""
     try:
         yield
     except BadInputError as error:
-        text = _OPTION.sub(lambda option: option[1].replace("-", "_"), str(error))
-        error.args = (text,)
+        error.args = (in_python(str(error)),)
         raise
+
+
+def in_python(text: str) -> str:
+    """Return the text with Python's arguments in the place of options; commands between backticks stay."""
+    return _PARTS.sub(_in_python, text)
+
+
+def _in_python(match: re.Match[str]) -> str:
+    if option := match["option"]:
+        return _ARGUMENTS.get(option, option.removeprefix("--").replace("-", "_"))
+    if not match["settings"]:
+        return match[0]
+    pairs = [pair["quoted"] or pair["plain"] for pair in _PAIR.finditer(match["settings"])]
+    return f"settings={dict(map(_setting, pairs))!r}"
+
+
+def _setting(pair: str) -> tuple[str, object]:
+    key, _, value = pair.partition("=")
+    with suppress(ValueError):
+        return key, json.loads(value)
+    return key, value

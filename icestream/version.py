@@ -16,7 +16,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def version_lines() -> list[str]:
-    """Lines of `icestream --version`: icestream with its commit, Python, torch with its CUDA."""
+    """Return the lines of `icestream --version`: icestream with its commit, Python, torch with its CUDA."""
     found = commit()
     torch = torch_version()
     return [
@@ -27,14 +27,14 @@ def version_lines() -> list[str]:
 
 
 def commit() -> str:
-    """Commit of the checkout, or the one recorded in a built package; empty if it is unknown."""
+    """Return the commit of the checkout, or the one recorded in a built package; empty if it is unknown."""
     recorded = _HERE / COMMIT_FILE
     found = commit_of(_HERE.parent)
     return found or (str(json.loads(recorded.read_text())) if recorded.is_file() else "")
 
 
 def commit_of(root: Path) -> str:
-    """Commit of a checkout, with `-dirty` behind it if files were changed; empty if this is none, or git is missing."""
+    """Return the commit of a checkout, and `-dirty` if files were changed; empty without a checkout or git."""
     if not (root / ".git").exists():
         return ""
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
@@ -45,7 +45,7 @@ def commit_of(root: Path) -> str:
 
 
 def torch_version() -> tuple[str, str] | None:
-    """Version of torch and of its CUDA (empty: without), from its version file; None if it is not installed."""
+    """Return the versions of torch and of its CUDA (empty: without), from its version file; None if not installed."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return None

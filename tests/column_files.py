@@ -21,7 +21,7 @@ FLOATS = sorted(dtype for dtype in DTYPES if np.dtype(dtype).kind == "f")
 _EXTRA = {"extra": {"a": "e", "b": [{"c": 1}]}}
 """A field of structs that nobody reads."""
 _EXTRA_TYPE = pa.struct([("a", pa.string()), ("b", pa.list_(pa.struct([("c", pa.int64())])))])
-LISTS = ("list", "large", "view", "large view", "fixed")
+LISTS = ("list", "large", "fixed")
 FORMS = ("list", "flat", "struct", "deep struct", "shared struct", "struct of lists")
 
 
@@ -224,8 +224,7 @@ def _kind(sources: Sequence[tuple[Form, SourceColumn]], depth: int, extra: bool)
 
 
 def _list(kind: str, value: pa.DataType, size: int) -> pa.DataType:
-    kinds = {"list": pa.list_, "large": pa.large_list, "view": pa.list_view, "large view": pa.large_list_view}
-    return pa.list_(value, size or 1) if kind == "fixed" else kinds[kind](value)
+    return pa.list_(value, size or 1) if kind == "fixed" else (pa.list_ if kind == "list" else pa.large_list)(value)
 
 
 @st.composite
@@ -239,7 +238,7 @@ def form(draw: st.DrawFn, name: str, per: Per) -> Form:
         Column(name, per, dtype, tuple("xyz"[: draw(st.integers(1, 3))])),
         draw(st.sampled_from(forms)),
         file_dtype,
-        draw(st.sampled_from(["list", "large", "view", "large view"])),
+        draw(st.sampled_from(["list", "large"])),
         draw(st.sampled_from(LISTS)),
     )
 
@@ -249,7 +248,7 @@ def any_forms(draw: st.DrawFn) -> list[Form]:
     """Columns per event and per particle."""
     events = [draw(form(f"e{i}", "event")) for i in range(draw(st.integers(0, 3)))]
     particles = [draw(form(f"p{i}", "particle")) for i in range(draw(st.integers(1, 4)))]
-    outer = draw(st.sampled_from(["list", "large", "view", "large view"]))  # of the struct that they share
+    outer = draw(st.sampled_from(["list", "large"]))  # of the struct that they share
     particles = [
         Form(one.column, one.form, one.file_dtype, outer, one.inner) if one.form == "shared struct" else one
         for one in particles

@@ -20,11 +20,10 @@ from hdf5_files import tables_of, write_tables
 from muon_files import Event, make_table
 
 from common.config import StreamConfig
-from common.files.bad_file import BadFileError
-from common.files.by_content import ContentReader
-from common.files.footers import read_footer
+from common.files.by_content import ContentReader, read_footer
+from common.files.local import BadFileError
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import unit_arrays
+from common.unit_arrays import unit_arrays
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 

@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from common.config import StreamConfig
-from common.files.by_content import ContentReader
-from common.files.footers import read_footer
+from common.files.by_content import ContentReader, read_footer
 from common.messages import Layout, Tally, Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import unit_arrays
 from common.schema import EventSchema
-from common.unit_arrays import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays, unit_arrays
 from services.decoder.decode import Decode
 
 SEED = 3
@@ -57,3 +55,14 @@ def decoded(units: Sequence[Unit], workload: EventSchema, stream: StreamConfig, 
             layout, tally = decode(unit, slot)
             found.append(DecodedUnit(unit, slot, layout, tally, unit_arrays(slot, workload, layout)))
     return found
+
+
+def chi_square(microbatches: Sequence[np.ndarray]) -> tuple[float, int]:
+    """Pearson's chi² of the table of microbatches (file ids of their events) and files, and its degrees of freedom."""
+    files = np.unique(np.concatenate(microbatches)) if microbatches else np.zeros(0)
+    table = np.array([[(part == file).sum() for file in files] for part in microbatches if len(part)])
+    if not table.size:
+        return 0.0, 0
+    share = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
+    dof = (table.shape[0] - 1) * (table.shape[1] - 1)
+    return (float(((table - share) ** 2 / share).sum()) if dof else 0.0), dof

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
 from common.unit_arrays import UnitArrays
-from icestream.front import FrontDoor
+from icestream.verbs import FrontDoor
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 
 STORED = DIRECTION.with_all_stored()

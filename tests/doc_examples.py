@@ -34,9 +34,9 @@ class PythonBlock:
 
 
 def pages() -> list[Path]:
-    """README, CONTRIBUTING and every page except the log, which holds what was once true."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in found if page.name != "log.md"]
+    """Return README, CONTRIBUTING and every page except the decisions, which name what is gone."""
+    every = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in every if page.name != "decisions.md"]
 
 
 def command_lines(page: Path, program: str) -> Iterator[CommandLine]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from common.files.native import FILES
-from common.native import build
-from common.native.library import NativeLibrary
-from workloads.base.native.library import LAYERS
+from common import native
+from common.files.rows import FILES
+from common.native import NativeLibrary
+from workloads.base.native.layers import LAYERS
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="icestream-native-")
 
@@ -30,7 +30,7 @@ def _compiled(library: NativeLibrary) -> ctypes.CDLL:
     environment = {"PATH": os.environ.get("PATH", ""), "XDG_CACHE_HOME": _FOLDER.name}
     if not any(Path(folder, "g++").exists() for folder in environment["PATH"].split(":")):
         pytest.skip("no g++")
-    return build.built(library.sources, environment)
+    return native.built(library.sources, environment)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from icestream.commands.convert.command import convert
+from icestream.commands.convert import convert
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
 
 NUM_SENSORS = 50

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common.status import Counters, FetcherStatus, GpuStatus, RunStatus, TimeShares, TrainerStatus
-from common.status_files import write_status
+from common.status import Counters, FetcherStatus, GpuStatus, RunStatus, TimeShares, TrainerStatus, write_status
 from services.config.root import Config, store_config
 
 FETCHER = FetcherStatus(

@@ -37,17 +37,6 @@ def test_every_container_has_an_init_and_no_rights_and_only_loopback_ports(servi
     assert all(port.startswith("127.0.0.1:") for port in told.get("ports", []))
 
 
-def test_every_mounted_path_of_the_checkout_exists() -> None:
-    mounts = [mount for told in SERVICES.values() for mount in told["volumes"] if isinstance(mount, dict)]
-    sources = [re.sub(r"\$\{\w+:-(.*)\}", r"\1", mount["source"]) for mount in mounts]
-    assert len(sources) == 3
-    assert all((ROOT / source).exists() for source in sources)
-    assert (
-        "options: {path: /etc/grafana/provisioning/dashboards}"
-        in (ROOT / "configs/monitoring/grafana/dashboards/dashboards.yml").read_text()
-    )
-
-
 def test_prometheus_scrapes_the_port_that_the_fetcher_opens() -> None:
     port = SERVICES["fetcher"]["environment"]["ICESTREAM_FETCHER__METRICS_PORT"]
     assert f"[fetcher:{port}]" in (ROOT / "configs/monitoring/prometheus.yml").read_text()
@@ -74,7 +63,7 @@ def test_fetcher_decoder_and_demo_data_need_no_package_that_only_the_other_image
     folders = ("services/fetcher", "services/decoder", "common", "workloads/muons/simulator")
     paths = [path.relative_to(ROOT) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     modules = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    commands = ("icestream.commands.fetcher", "icestream.commands.decoder", "workloads.muons.commands.simulate")
+    commands = ("icestream.commands.services", "icestream.commands.services", "workloads.muons.simulator.write")
     workloads = ("workloads.muons.workload", "workloads.direction.workload")
     command = [sys.executable, "-c", script, *modules, *commands, *workloads]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -83,36 +72,8 @@ def test_fetcher_decoder_and_demo_data_need_no_package_that_only_the_other_image
 
 # ---- The GPU's image.
 
-GPU_SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(GPU)["services"]
 STAGES = {name: body for name, body in re.findall(r"^FROM \S+ AS (\w+)$(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S)}
 GPU_ENVIRONMENT = dict(re.findall(r"(\w+)=(\S+)", "".join(re.findall(r"^ENV (.*)$", STAGES["gpu"], re.M))))
-
-
-def test_only_the_image_for_a_gpu_has_a_compiler_and_no_other_target_builds_it() -> None:
-    assert [name for name, body in STAGES.items() if "gcc" in body] == ["gpu"]
-    assert re.findall(r"^FROM .*$", DOCKERFILE, re.M)[-1] == "FROM training AS gpu"
-    assert re.search(r"--no-install-recommends gcc libc6-dev\b", STAGES["gpu"])
-    assert "rm -rf /var/lib/apt/lists/*" in STAGES["gpu"]
-    users = re.findall(r"^USER (\w+)$", STAGES["gpu"], re.M)
-    assert users[-1] == "icestream"
-
-
-def test_compose_builds_the_slim_image_and_on_a_gpu_the_other_one_with_the_same_name_everywhere() -> None:
-    assert SERVICES["trainer"]["build"]["target"] == "training"
-    assert GPU_SERVICES["trainer"]["build"] == {"target": "gpu"}
-    of_trainer = {name for name, told in SERVICES.items() if told["image"] == SERVICES["trainer"]["image"]}
-    assert of_trainer == set(GPU_SERVICES), "a service with an image that nobody builds"
-    assert {told["image"] for told in GPU_SERVICES.values()} == {"icestream-gpu"}
-
-
-def test_what_is_apart_is_kept_in_a_volume_that_may_execute() -> None:
-    volume, folder = GPU_SERVICES["trainer"]["volumes"][0].split(":")
-    assert volume in yaml.safe_load(GPU)["volumes"]
-    assert not any(one.startswith(folder) for one in SERVICES["trainer"]["tmpfs"]), "docker mounts a tmpfs noexec"
-    caches = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"}
-    assert GPU_ENVIRONMENT.keys() == caches
-    assert all(path.startswith(f"{folder}/") for path in GPU_ENVIRONMENT.values())
-    assert f"install --directory --mode 1777 {folder}" in STAGES["gpu"]
 
 
 def test_the_image_for_a_gpu_is_checked_by_the_check_that_the_trainer_makes(

@@ -32,16 +32,6 @@ def test_a_test_that_swallows_the_refusal_fails_all_the_same() -> None:
         subprocess.run(NOTHING, check=False)
 
 
-def test_matplotlib_may_list_the_fonts_at_the_first_plot() -> None:
-    with GUARD.watch():
-        sys.audit("subprocess.Popen", "fc-list", ["fc-list", "--help"], None, None)
-
-
-@pytest.mark.process
-def test_a_marked_test_may_start_one() -> None:
-    subprocess.run(NOTHING, check=True)
-
-
 @pytest.mark.process
 def test_the_guard_is_on_in_every_test_without_the_marker(request: pytest.FixtureRequest) -> None:
     marked = guarded(request.node)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from services.trainer.ranks.ranks import Ranks
+from services.trainer.ranks import Ranks
 
 T = TypeVar("T")
 PATIENCE_S = 60.0

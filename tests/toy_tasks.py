@@ -9,22 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.reference_step import use_sgd
 from workloads.base.context import StepContext
 from workloads.base.step import BaseTask
-from workloads.muons.models.likelihood.config import LikelihoodConfig, LikelihoodNetworkConfig
-from workloads.muons.models.likelihood.task import LikelihoodTask
-from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
-from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import LikelihoodConfig, LikelihoodNetworkConfig, WganConfig, WganNetworkConfig
+from workloads.muons.models.likelihood import LikelihoodTask
+from workloads.muons.models.wgan import WganTask
+from workloads.muons.models.wgan_networks import Draw, WganEvents, WganNetworks
 
 CPU = torch.device("cpu")
 CONTEXT = StepContext(CPU, seed=1)
-SMALL_WGAN = NetworkConfig(hidden=16, count_hidden=16, z_global=4, z_local=4)
-SMALL_LIKELIHOOD = LikelihoodNetworkConfig(hidden=16, components=4, count_hidden=16, energy_cut_gev=0.0)
+SMALL_WGAN = WganNetworkConfig(hidden=16, z_global=4, z_local=4)
+SMALL_LIKELIHOOD = LikelihoodNetworkConfig(hidden=16, energy_cut_gev=0.0)
 
 
 def make_wgan(context: StepContext = CONTEXT, **settings: Any) -> WganTask:
     return WganTask(WganConfig.model_validate({"network": SMALL_WGAN, **settings}), context)
+
+
+def make_sgd_wgan(context: StepContext = CONTEXT, rate: float = 0.01, **settings: Any) -> WganTask:
+    """With SGD, because Adam's first step only knows the sign of a gradient, and forgives a wrong scale."""
+    return use_sgd(make_wgan(context, **settings), rate)
 
 
 def make_likelihood(context: StepContext = CONTEXT, **settings: Any) -> LikelihoodTask:

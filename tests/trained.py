@@ -8,18 +8,15 @@ import numpy as np
 import torch
 
 from services.config.root import Config
-from services.trainer.stream.position import StreamPosition
+from services.trainer.position import StreamPosition
 from workloads.base.checkpoint import FORMAT
+from workloads.muons.models.config import LikelihoodConfig, WganConfig
 from workloads.muons.models.count_head import MixtureCountHead
-from workloads.muons.models.likelihood.config import LikelihoodConfig
-from workloads.muons.models.likelihood.model import MuonDensities
-from workloads.muons.models.likelihood.sampler import LikelihoodSampler
+from workloads.muons.models.likelihood_densities import LikelihoodSampler, MuonDensities
 from workloads.muons.models.standardise import Standardise
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.models.wgan_networks import WganSampler
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.flux import sample_primaries
-from workloads.muons.simulator.muons import simulate
+from workloads.muons.simulator.muons import sample_primaries, simulate
 
 
 def make_sampler(config: WganConfig, *, preset_name: str = "bench", count_steps: int = 0) -> WganSampler:

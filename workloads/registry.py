@@ -11,39 +11,40 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import workloads
 from common.errors import BadInputError, IcestreamError
-from common.private_path import require_private
-from workloads.base.verb import Verb
+from common.paths import require_private
+from workloads.base.interface import Importer, Verb, Workload
 
-if TYPE_CHECKING:
-    from workloads.base.interface import Workload  # pydantic: the list of commands needs none
+Object = TypeVar("Object")
 
 DEFAULT = "muons"
 """Workload of a run if its files do not show another one."""
+NO_MODEL = "none"
+"""Value of `trainer.model` for a training that only takes the stream (base/module_training.py)."""
 
 
 @cache
 def names() -> tuple[str, ...]:
     """Names of all workloads, the default first. Raises BadInputError if others can change one from elsewhere."""
-    found = {path.parent.name: path for folder in workloads.__path__ for path in Path(folder).glob("*/workload.py")}
-    for path in found.values():
+    modules = {path.parent.name: path for folder in workloads.__path__ for path in Path(folder).glob("*/workload.py")}
+    for path in modules.values():
         if path.parent.parent != Path(__file__).parent:
             require_private(path, "the workload")
-    return (DEFAULT, *sorted(found.keys() - {DEFAULT}))
+    return (DEFAULT, *sorted(modules.keys() - {DEFAULT}))
 
 
 @cache
 def workload(name: str) -> Workload:
     """Workload named ``name``, which must be one of names()."""
-    found: Workload = imported(f"workloads.{name}.workload:WORKLOAD")
-    if found.name != name:
+    module: Workload = imported(f"workloads.{name}.workload:WORKLOAD")
+    if module.name != name:
         raise BadInputError(
-            f"workloads/{name}/workload.py: its name is {found.name!r}; expected {name!r}, as the folder's"
+            f"workloads/{name}/workload.py: its name is {module.name!r}; expected {name!r}, as the folder's"
         )
-    return found
+    return module
 
 
 def every_workload() -> Iterator[Workload]:
@@ -57,39 +58,46 @@ def verbs(name: str) -> Mapping[str, Verb]:
     folders = [Path(folder) / name for folder in workloads.__path__]
     if not any((folder / "verbs.py").exists() for folder in folders):
         return {}
-    found: Mapping[str, Verb] = imported(f"workloads.{name}.verbs:VERBS")
-    return found
+    table: Mapping[str, Verb] = imported(f"workloads.{name}.verbs:VERBS")
+    return table
 
 
-def sample(name: str) -> Callable[[Path, int, int], None] | None:
-    """Writer of simulated events of the workload ``name``; None if it has none."""
-    target = workload(name).sample
-    return imported(target) if target is not None else None
+def importers() -> Mapping[str, Callable[[], Importer]]:
+    """Lazy functions of the importers of all workloads, by the name of their layout."""
+    return {layout: importer for one in every_workload() for layout, importer in one.importers.items()}
 
 
 def function(name: str, use: str) -> Callable[..., Any]:
     """Function for Python of the workload ``name``: see Workload.functions. Raises BadInputError if it has none."""
     if name not in names():
         raise BadInputError(f"no workload {name!r}; there are {', '.join(names())}")
-    target = workload(name).functions.get(use)
-    if target is None:
+    function = workload(name).functions.get(use)
+    if function is None:
         raise BadInputError(f"the workload {name} has no {use!r}")
-    found: Callable[..., Any] = imported(target)
-    return found
+    return loaded(function)
 
 
 def imported(target: str) -> Any:
     """Object named by `module:attribute`. Raises BadInputError, in one line, for an error in a workload's code."""
     module, _, attribute = target.partition(":")
+    return _loaded(lambda: getattr(import_module(module), attribute), module, target)
+
+
+def loaded(lazy: Callable[[], Object]) -> Object:
+    """Object that a lazy function of a workload returns. Raises BadInputError likewise."""
+    return _loaded(lazy, lazy.__module__, f"{lazy.__module__}.{lazy.__name__}")
+
+
+def _loaded(lazy: Callable[[], Object], module: str, name: str) -> Object:
     try:
-        return getattr(import_module(module), attribute)
+        return lazy()
     except IcestreamError:
         raise
     except Exception as error:
         if not module.startswith("workloads."):
             raise
         what = f"{type(error).__name__}: {error}{_place(error)}"
-        raise BadInputError(f"{target} can't be imported: {what}") from error
+        raise BadInputError(f"{name} can't be imported: {what}") from error
 
 
 def _place(error: Exception) -> str:

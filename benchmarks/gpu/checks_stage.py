@@ -17,16 +17,15 @@ from benchmarks.gpu.processes import last_line
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import median
 from benchmarks.gpu.variants import SEED
-from services.trainer.speed.device_environment import WORKSPACE_VARIABLE, be_deterministic
+from services.trainer.environment import WORKSPACE_VARIABLE, be_deterministic
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
 
 _STEPS = 3
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "adaptive critic": {"adaptive": {"enabled": True, "every": 2}},
     "CUDA graphs": {"cuda_graphs": True},
     "one critic step, clipped": {"critic_steps": 1, "gradient_clip": 1.0},
 }

@@ -13,10 +13,9 @@ from benchmarks.gpu.channel import Channel
 from benchmarks.gpu.data import simulated
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import best, median
-from common.arena import Arena
+from common.transport import Arena
 from common.unit_arrays import UnitArrays
-from services.trainer.stream.copier import make_copier
-from services.trainer.stream.microbatch_copy import Copier
+from services.trainer.copier import Copier, make_copier
 from workloads.muons.columns import MUONS
 
 SLOTS = 2

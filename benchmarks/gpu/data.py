@@ -7,8 +7,7 @@ import torch
 
 from workloads.base.batch import Batch, Microbatch
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.flux import sample_primaries
-from workloads.muons.simulator.muons import simulate
+from workloads.muons.simulator.muons import sample_primaries, simulate
 
 
 def simulated(num_events: int, seed: int = 1) -> Microbatch:

@@ -12,8 +12,8 @@ from benchmarks.gpu.data import simulated
 from benchmarks.gpu.setting import SMALL, Setting
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
 
 MOST_GROWN = 8 << 20
 """Bytes: CUDA's allocator reserves 2 MiB at a time."""

@@ -25,8 +25,8 @@ from benchmarks.gpu.timing import median
 from benchmarks.gpu.variants import SEED
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
 
 RANKS = 2
 _TIMEOUT = timedelta(seconds=60)

@@ -38,7 +38,7 @@ class Setting:
         return {"network": dict(self.network)} if self.network else {}
 
 
-SMALL = (("hidden", 16), ("count_hidden", 16), ("z_global", 4), ("z_local", 4))
+SMALL = (("hidden", 16), ("z_global", 4), ("z_local", 4))
 
 
 def quick(device: str) -> Setting:

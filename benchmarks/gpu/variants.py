@@ -14,8 +14,8 @@ from benchmarks.gpu.setting import Setting
 from benchmarks.reference_step import ReferenceStep
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
 
 SEED = 1
 

@@ -3,11 +3,10 @@
     python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--tuning] [--precision] [--force] [--plan]
 
 Runs are separate processes with one thread, short ones together. Results are kept under runs/physics; a repeated
-command makes only results that are missing, or obsolete after changes of code or settings. Writes the tables and the
-figure of docs/explanation/physics.md, the table of docs/explanation/models.md, and all metrics of all runs to
-benchmarks/results/.
+command makes only results that are missing, or obsolete after changes of code or settings. Writes the tables to
+benchmarks/results/, the figure of docs/explanation/physics.md, and the table of docs/explanation/models.md.
 
-`--precision` trains in bfloat16, and compares with the recorded runs in float32 (precision.py).
+`--precision` trains in bfloat16, beside the same seeds in float32, and prints the comparison.
 
 Settings are chosen by `--tuning`, never by what docs/explanation/physics.md quotes.
 """
@@ -20,11 +19,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.physics import precision
 from benchmarks.physics.cost import plan
 from benchmarks.physics.keys import ROOT, result_path, weights_path
 from benchmarks.physics.report import draw_figures, read_results, shown, write_choice, write_page, write_results
-from benchmarks.physics.runs import TABLES, TUNING, in_order, quick
+from benchmarks.physics.runs import BF16, TABLES, TUNING, in_order, quick
 from benchmarks.physics.schedule import RunFailed, make_results
 
 FOLDER = ROOT / "runs" / "physics"
@@ -34,12 +32,14 @@ FIGURES = ROOT / "docs" / "images"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The tables and figures of docs/explanation/physics.md.")
+    parser = argparse.ArgumentParser(description="The quality of the models: docs/explanation/physics.md.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (default: cores)")
     parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="only this table")
     parser.add_argument("--quick", action="store_true", help="50 steps and 4,000 events: does it work? Writes no page")
     parser.add_argument("--tuning", action="store_true", help="other seeds and primaries, for choices. Writes no page")
-    parser.add_argument("--precision", action="store_true", help="models in bfloat16 beside those in float32")
+    parser.add_argument(
+        "--precision", action="store_true", help="models in bfloat16 beside those in float32. Writes no page"
+    )
     parser.add_argument("--force", action="store_true", help="make results again that are there")
     parser.add_argument("--plan", action="store_true", help="only print the runs and their expected times")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default: runs/physics)")
@@ -47,11 +47,11 @@ def main() -> int:
     if arguments.precision and (arguments.only or arguments.quick or arguments.tuning):
         parser.error("--precision is a comparison of its own: without --only, --quick and --tuning")
     tables = tuple(table for table in TABLES if not arguments.only or table.key in arguments.only)
-    if arguments.tuning:
-        tables = (TUNING,)
+    if arguments.tuning or arguments.precision:
+        tables = (TUNING if arguments.tuning else BF16,)
     if arguments.quick:
         tables = quick(tables)
-    runs = precision.runs_in_bf16() if arguments.precision else in_order(tables)
+    runs = in_order(tables)
     print(plan(runs, arguments.jobs), flush=True)
     if arguments.plan:
         return 0
@@ -73,12 +73,9 @@ def main() -> int:
         print("interrupted: what is done is kept, the same command goes on", file=sys.stderr)
         return 130
     results = read_results(runs, arguments.folder)
-    if arguments.precision:
-        print(f"\n{precision.table(results)}\nwritten: {precision.write(PAGE, results).relative_to(ROOT)}")
-        return 0
     for table in tables:
         print(f"\n{shown(table, results)}")
-    if not (arguments.quick or arguments.tuning):
+    if not (arguments.quick or arguments.tuning or arguments.precision):
         results = read_results(in_order(TABLES), arguments.folder)
         written = write_results(results)
         write_page(PAGE, results, written, draw_figures(results, FIGURES))

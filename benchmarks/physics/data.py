@@ -19,12 +19,10 @@ from benchmarks.physics.purposes import PhysicsPurpose
 from benchmarks.physics.spec import CORSIKA_FILE, Source
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.random_streams import numpy_stream
-from workloads.muons.metrics.bundles import BundleArrays
-from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.bundles import BundleArrays, Sample
 from workloads.muons.simulator import muons
 from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
-from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
+from workloads.muons.simulator.muons import SimulatedPrimaries, sample_primaries, shower_depths_m, simulate_showers
 
 Int64 = npt.NDArray[np.int64]
 
@@ -144,7 +142,7 @@ def _independent(config: SimulatorConfig, num_events: int, rng: np.random.Genera
 
 
 def _of_showers(showers: SimulatedPrimaries, config: SimulatorConfig, rng: np.random.Generator) -> Rows:
-    drawn = simulate_showers(showers, shower_depths_m(DEPTHS_A_SHOWER, config), config, rng)
+    drawn = simulate_showers(showers, shower_depths_m(DEPTHS_A_SHOWER), config, rng)
     shower_E = np.repeat(np.arange(len(showers)), DEPTHS_A_SHOWER)
     return Rows(drawn.primary_E4, drawn.counts_E, drawn.muons_P3, shower_E)
 

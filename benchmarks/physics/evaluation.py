@@ -22,17 +22,14 @@ from benchmarks.physics.purposes import PhysicsPurpose
 from benchmarks.physics.spec import BINS, CORSIKA_FILE, HISTOGRAMS, Run, Source
 from benchmarks.physics.tails import Tails
 from workloads.base.random_streams import numpy_stream, stream_seed
-from workloads.muons.generation.generator import MuonGenerator
-from workloads.muons.metrics.bundles import BundleArrays
-from workloads.muons.metrics.conditional import ConditionBins, binned_distance
-from workloads.muons.metrics.counts import CountMetrics
-from workloads.muons.metrics.metrics import distances
-from workloads.muons.metrics.sample import Sample
-from workloads.muons.metrics.settings import EvaluationSettings
-from workloads.muons.metrics.two_sample.classifier_test import attention_test, set_test
+from workloads.muons.generation import MuonGenerator
+from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Sample
+from workloads.muons.metrics.distances import ConditionBins, CountMetrics, binned_distance
+from workloads.muons.metrics.panel import distances
+from workloads.muons.metrics.two_sample import attention_test, set_test
 from workloads.muons.models.count_head import count_nll
-from workloads.muons.models.likelihood.sampler import LikelihoodSampler
-from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.models.likelihood_densities import LikelihoodSampler
+from workloads.muons.models.wgan_networks import WganSampler
 
 Draw = Callable[[npt.ArrayLike, int], tuple[BundleArrays, float]]
 """Primaries (E, 4) and the number of the draw -> events, and CPU seconds."""
@@ -215,7 +212,7 @@ def _copies(sample: Sample, times: int) -> Sample:
 
 def _histograms(bundles: BundleArrays) -> dict[str, npt.NDArray[np.float64]]:
     """Fractions in fixed bins, with values beyond the range in the outermost bins; mean lg r in bins of lg E."""
-    features = bundles.features
+    features = {name: feature.values for name, feature in bundles.features.items()}
     found = {}
     for name, (low, high) in HISTOGRAMS.items():
         counts, _ = np.histogram(np.clip(features[name], low, high), BINS, (low, high))

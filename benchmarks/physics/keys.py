@@ -15,36 +15,28 @@ from typing import Any
 
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
-from workloads.muons.models.likelihood.config import LikelihoodConfig
-from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.config import LikelihoodConfig, WganConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
     f"{_HERE}/models.py",
-    *(f"workloads/base/{name}.py" for name in ("averaged", "batch", "bf16", "kernels/product", "noise", "optimiser")),
-    *(f"workloads/base/{name}.py" for name in ("random_streams", "schedule", "segments", "thin")),
-    "workloads/muons/models/",
+    *(f"workloads/base/{name}.py" for name in ("batch", "bf16", "context", "kernels/product", "optimiser")),
+    *(f"workloads/base/{name}.py" for name in ("random_streams", "segments", "training")),
+    *(f"workloads/muons/models/{name}.py" for name in ("config", "count_head", "standardise")),
 )
 _OF_MODEL = {
-    "wgan": ("workloads/muons/models/wgan/", *_SHARED),
-    "likelihood": ("workloads/muons/models/likelihood/", *_SHARED),
+    "wgan": (*(f"workloads/muons/models/{name}.py" for name in ("wgan", "wgan_networks")), *_SHARED),
+    "likelihood": (*(f"workloads/muons/models/{name}.py" for name in ("likelihood", "likelihood_densities")), *_SHARED),
     "count head": _SHARED,
     "simulator": (),
 }
-_WGAN_SAMPLER, _LIKELIHOOD_SAMPLER = (f"workloads/muons/models/{name}/sampler.py" for name in ("wgan", "likelihood"))
-_SAMPLER = {
-    "wgan": (_WGAN_SAMPLER,),
-    "likelihood": (_LIKELIHOOD_SAMPLER,),
-    "count head": (_LIKELIHOOD_SAMPLER,),
-    "simulator": (),
-}
-_NOT_TRAINED_WITH = ("panel.py", "sampler.py")
+_COUNT_SAMPLER = "workloads/muons/models/likelihood_densities.py"
+"""Sampler of the count head alone; those of the models stand beside their networks."""
 _EVALUATION = (
     *(f"{_HERE}/{name}.py" for name in ("evaluation", "muon_truth", "tails", "truth")),
     "workloads/muons/metrics/",
-    "workloads/muons/metrics/two_sample/",
 )
 
 
@@ -59,8 +51,9 @@ def training_key(run: Run) -> str:
 def result_key(run: Run) -> str:
     """Key of the metrics of these weights."""
     fields = ("events", "generations", "tail_events", "c2st_events", "attention", "tuning")
+    sampler = (_COUNT_SAMPLER,) if run.model == "count head" else ()
     settings = [asdict(run.judged_by or run.source), *(getattr(run, name) for name in fields)]
-    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *_SAMPLER[run.model]))])
+    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *sampler))])
 
 
 def result_path(run: Run, folder: Path) -> Path:
@@ -96,8 +89,7 @@ def code_digest(paths: tuple[str, ...]) -> str:
     found: list[Path] = []
     for path in paths:
         found += sorted((ROOT / path).glob("*.py")) if path.endswith("/") else [ROOT / path]
-    named = [path for path in found if path.name not in _NOT_TRAINED_WITH or str(path.relative_to(ROOT)) in paths]
-    return _digest([ast.dump(_without_docstrings(path.read_text())) for path in named])
+    return _digest([ast.dump(_without_docstrings(path.read_text())) for path in found])
 
 
 def _without_docstrings(text: str) -> ast.Module:

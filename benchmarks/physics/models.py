@@ -17,13 +17,12 @@ from benchmarks.physics.keys import likelihood_config, wgan_config
 from benchmarks.physics.spec import Run
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.base.thin import COUNT
-from workloads.muons.generation.generator import MuonGenerator
-from workloads.muons.metrics.sample import Sample
-from workloads.muons.models.likelihood.sampler import LikelihoodSampler
-from workloads.muons.models.likelihood.task import LikelihoodTask
-from workloads.muons.models.wgan.sampler import WganSampler
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.generation import MuonGenerator
+from workloads.muons.metrics.bundles import Sample
+from workloads.muons.models.likelihood import COUNT, LikelihoodTask
+from workloads.muons.models.likelihood_densities import LikelihoodSampler
+from workloads.muons.models.wgan import WganTask
+from workloads.muons.models.wgan_networks import WganSampler
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,18 @@ from scipy.special import logsumexp, roots_genlaguerre
 
 from benchmarks.physics.spec import Source
 from workloads.muons.metrics.bundles import BundleArrays, Float64
-from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.flux import SimulatedPrimaries
-from workloads.muons.simulator.multiplicity import Expectation, expect, surface_spectrum
+from workloads.muons.simulator.config import (
+    ELBERT_POWER,
+    ELBERT_SLOPE,
+    INTERACTION_LENGTH_GCM2,
+    LOSS_B_PER_MWE,
+    PRODUCTION_DEPTH_GCM2,
+    PT_MEAN_GEV,
+    SCALE_HEIGHT_M,
+    SURFACE_DEPTH_GCM2,
+    SimulatorConfig,
+)
+from workloads.muons.simulator.muons import Expectation, SimulatedPrimaries, expect, surface_spectrum
 
 _FIRST, _FURTHER = 160, 16
 """Nodes of both integrals. Twice as many change the mean by less than 1e-5 nats a muon."""
@@ -33,17 +42,17 @@ def muon_nats(
 ) -> Float64:
     """-ln p(muons | primary, N) of independent rows, a density in lg(E / GeV) and in x and y in metres. (E,).
 
-    Radii must be those by transverse momentum (``lateral = "pt"``), and azimuths flat, as they are in the simulator.
+    Radii must be those by transverse momentum , and azimuths flat, as they are in the simulator.
     """
     config = source.config
     primaries = SimulatedPrimaries.from_columns(primary_E4, config)
     truth = expect(primaries, config)
     event_P, radius_m_P = bundles.event_P, np.maximum(bundles.radius_m_P, _LEAST_RADIUS_M)
     surface_gev_P, nats_P = _energies(primaries, truth, bundles, config)
-    lines = _Lines(truth, config, first, further)
+    lines = _Lines(truth, first, further)
     # A muon's radius is pT / E_surface · L, with pT from Gamma(2): its density, with u = 2 r E_surface / <pT>,
     # is (u / L)² exp(-u / L) / r.
-    reach_P = 2.0 * radius_m_P * surface_gev_P / config.pt_mean_gev
+    reach_P = 2.0 * radius_m_P * surface_gev_P / PT_MEAN_GEV
     log_p_EF = np.zeros((len(bundles), first))
     for start in range(0, len(event_P), _MUONS_AT_A_TIME):
         part = slice(start, start + _MUONS_AT_A_TIME)
@@ -61,17 +70,16 @@ def _energies(
     primaries: SimulatedPrimaries, truth: Expectation, bundles: BundleArrays, config: SimulatorConfig
 ) -> tuple[Float64, Float64]:
     """Energy of each muon at the surface, and -ln of its density at depth, per GeV. (P,), (P,)."""
-    event_P, fit = bundles.event_P, config.elbert_fit
+    event_P = bundles.event_P
     nucleon_gev_P = (primaries.energy_gev_E / primaries.mass_E)[event_P]
     threshold_gev_P = truth.threshold_gev_E[event_P]
-    log_transmission_P = (-config.loss_b_per_mwe * truth.slant_mwe_E)[event_P]
+    log_transmission_P = (-LOSS_B_PER_MWE * truth.slant_mwe_E)[event_P]
     above_cut_P = np.maximum(bundles.energy_gev_P - config.energy_cut_gev, 0.0)
     surface_gev_P = threshold_gev_P + above_cut_P * np.exp(-log_transmission_P)
-    spectrum = surface_spectrum(fit)
+    spectrum = surface_spectrum()
     log_x_P, log_least_P = np.log(surface_gev_P / nucleon_gev_P), np.log(threshold_gev_P / nucleon_gev_P)
-    # ln(-dS/dE) of S(x) ~ x^-(1 + slope) (1 - x^edge)^power, x = E_surface / E_nucleon.
-    bracket_P = -np.expm1(fit.edge * log_x_P)
-    slope_P = 1.0 + fit.slope + fit.power * fit.edge * np.exp(fit.edge * log_x_P) / bracket_P
+    # ln(-dS/dE) of S(x) ~ x^-(1 + slope) (1 - x)^power, x = E_surface / E_nucleon.
+    slope_P = 1.0 + ELBERT_SLOPE + ELBERT_POWER * np.exp(log_x_P) / -np.expm1(log_x_P)
     log_share_P = spectrum.log_share(log_x_P) - spectrum.log_share(log_least_P)
     return surface_gev_P, -(log_share_P + np.log(slope_P) - np.log(surface_gev_P) - log_transmission_P)
 
@@ -79,24 +87,24 @@ def _energies(
 class _Lines:
     """Metres of track from a muon's production to the detector, at the nodes of both integrals."""
 
-    def __init__(self, truth: Expectation, config: SimulatorConfig, first: int, further: int) -> None:
-        self._truth, self._config = truth, config
+    def __init__(self, truth: Expectation, first: int, further: int) -> None:
+        self._truth = truth
         # First: trapezoids in ln of the depth, at whose ends the density is 0. Further: Gauss-Laguerre for a Gamma(2).
         log_first_F = np.linspace(*_LOG_FIRST_RANGE, first)
         log_share_F = log_first_F - np.exp(log_first_F)
         self.log_weight_F = log_share_F - logsumexp(log_share_F)
-        first_gcm2_F = config.interaction_length_gcm2 * np.exp(log_first_F)
+        first_gcm2_F = INTERACTION_LENGTH_GCM2 * np.exp(log_first_F)
         nodes_D, weights_D = roots_genlaguerre(further, 1.0)
-        self._depth_gcm2_FD = first_gcm2_F[:, None] + 0.5 * config.production_depth_gcm2 * nodes_D
+        self._depth_gcm2_FD = first_gcm2_F[:, None] + 0.5 * PRODUCTION_DEPTH_GCM2 * nodes_D
         self._weights_D = (weights_D / weights_D.sum()).astype(np.float32)
 
     def log_density(self, reach_P: Float64, events: npt.NDArray[np.int64], place_P: npt.NDArray[np.int64]) -> Float64:
         """ln of the integral over further depths of (u / L)² exp(-u / L), for the u of each muon. (P, F)."""
-        config, cos_local_E = self._config, self._truth.cos_local_E[events]
-        log_surface_E = np.log(config.surface_depth_gcm2 / cos_local_E)
+        cos_local_E = self._truth.cos_local_E[events]
+        log_surface_E = np.log(SURFACE_DEPTH_GCM2 / cos_local_E)
         height_EFD = log_surface_E[:, None, None] - np.log(self._depth_gcm2_FD)
         np.maximum(height_EFD, -np.log(_LOWEST_PRODUCTION), out=height_EFD)
-        length_EFD = height_EFD * (config.scale_height_m / cos_local_E)[:, None, None]
+        length_EFD = height_EFD * (SCALE_HEIGHT_M / cos_local_E)[:, None, None]
         length_EFD += self._truth.slant_m_E[events][:, None, None]
         inverse_EFD = (1.0 / length_EFD).astype(np.float32)
         # float32 has no room for exp(-100): the smallest of the exponents is taken out.

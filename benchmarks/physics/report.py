@@ -59,10 +59,22 @@ def read_results(runs: Sequence[Run], folder: Path) -> dict[str, dict[str, Any]]
 
 
 def write_results(results: Results) -> Path:
-    """Write all metrics of all runs, without the histograms, to benchmarks/results/DATE-physics.json."""
-    path = ROOT / "benchmarks" / "results" / f"{datetime.now(UTC):%Y-%m-%d}-physics.json"
-    path.write_text(json.dumps(described("python -m benchmarks.physics", results), indent=1, ensure_ascii=False) + "\n")
-    return path
+    """Write the tables to benchmarks/results/DATE-physics.md, and all metrics to a JSON beside it (not in git)."""
+    record = ROOT / "benchmarks" / "results" / f"{datetime.now(UTC):%Y-%m-%d}-physics.md"
+    all_metrics = described("python -m benchmarks.physics", results)
+    record.with_suffix(".json").write_text(json.dumps(all_metrics, indent=1, ensure_ascii=False) + "\n")
+    tables = [shown(table, results) for table in TABLES]
+    record.write_text("\n\n".join(["# Quality of the muon models", f"{about(results)}.", *tables]) + "\n")
+    return record
+
+
+def about(results: Results) -> str:
+    """Return how many runs there are, what they cost, and the versions that made them."""
+    cpu_s = sum(sum(result["values"].get("train_cpu_s", ())) for result in results.values())
+    return (
+        f"{len(results)} runs, {cpu_s:,.0f} s of training on one core, Python {platform.python_version()},"
+        f" torch {version('torch')}"
+    )
 
 
 def described(command: str, results: Results) -> dict[str, Any]:
@@ -88,15 +100,10 @@ def shown(table: Table, results: Results) -> str:
     return (quality_markdown if table.key in (QUALITY.key, TUNING.key, BF16.key) else markdown)(table, results)
 
 
-def write_page(page: Path, results: Results, written: Path, pictures: Sequence[str]) -> None:
-    """Write pictures and tables between the markers of docs/explanation/physics.md. Raises ValueError without them."""
-    cpu_s = sum(sum(result["values"].get("train_cpu_s", ())) for result in results.values())
-    about = (
-        f"{len(results)} runs, {cpu_s:,.0f} s of training on one core, Python {platform.python_version()},"
-        f" torch {version('torch')}; all metrics of all runs:"
-        f" [{written.name}](../{written.relative_to(ROOT)})."
-    )
-    replace_between(page, BEGIN, END, "\n\n".join([about, *pictures, *(shown(table, results) for table in TABLES)]))
+def write_page(page: Path, results: Results, record: Path, pictures: Sequence[str]) -> None:
+    """Write pictures between the markers of docs/explanation/physics.md. Raises ValueError without them."""
+    tables = f"{about(results)}; every table: [{record.name}](../../{record.relative_to(ROOT)})."
+    replace_between(page, BEGIN, END, "\n\n".join([tables, *pictures]))
 
 
 def write_choice(page: Path, results: Results) -> None:

@@ -36,7 +36,7 @@ class TailSums:
         self.below_cut += int((bundles.energy_gev_P < self._cut_gev).sum())
         self.above_radius += int((bundles.radius_m_P > RADIUS_M).sum())
         large = bundles.only(bundles.counts_E >= MIN_MUONS)
-        mean_F = large.per_event(large.features["log10_radius"]) / large.counts_E
+        mean_F = large.per_event(large.features["log10_radius"].values) / large.counts_E
         self._large += [len(mean_F), mean_F.sum(), (mean_F**2).sum()]
 
     @property

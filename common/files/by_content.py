@@ -1,24 +1,57 @@
-"""Choice of a file's reader by its content."""
+"""Files of every kind, detected from their content: their row groups, and their rows."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from common.errors import BadInputError
-from common.files.file_kind import FileKind, file_kind
+from common.config import StreamConfig
+from common.errors import BadInputError, MachineError, OwnFaults, one_line, raise_if_machine
+from common.files.local import BadFileError, FileKind, file_kind
+from common.files.parquet.footer import read_parquet_footer
 from common.files.parquet.reader import ParquetReader
-from common.files.reader import Beat, Reader
-from common.files.rows import BadRowsError, RaggedRows
-from common.input_errors import MachineError, one_line, raise_if_machine
+from common.files.rows import BadRowsError, Beat, RaggedRows, Reader, first_invalid
+from common.memory import asked_for_too_much, too_much
 from common.messages import Part
-from common.own_faults import OwnFaults
+from common.plan import Footer, SlotCapacity, StagedFile, plan_block
 from common.schema import NO_TABLES, EventSchema
 
 _KNOWN_FILES = 1024
+
+
+def read_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    """Row groups of the file. Raises BadFileError that names the file's fault, MachineError."""
+    for _ in range(2):  # a momentary shortage of memory is no fault of the file
+        try:
+            return _read(path, workload, stream, capacity)
+        except MachineError as error:
+            if error.number != errno.ENOMEM or not asked_for_too_much():
+                raise
+    raise BadFileError(f"it needs {too_much()} to inspect")
+
+
+def _read(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    if _kind_of(path) == "HDF5":
+        from common.files.hdf5 import read_hdf5_footer  # h5py: most runs never need it
+
+        return read_hdf5_footer(path, workload, stream, capacity)
+    return read_parquet_footer(path, workload, stream, capacity)
+
+
+def _kind_of(path: Path) -> FileKind:
+    """Return the kind of the file. Raises BadFileError, MachineError."""
+    try:
+        return file_kind(path)
+    except BadInputError as error:
+        raise BadFileError(str(error)) from None
+    except (OSError, MemoryError) as error:
+        raise_if_machine(error, path)
+        raise BadFileError(f"unreadable: {one_line(error)}") from None
 
 
 class ContentReader:
@@ -56,12 +89,9 @@ class ContentReader:
             return "Parquet"
         if part.path not in self._kinds:
             try:
-                self._kinds[part.path] = file_kind(Path(part.path))
-            except BadInputError as error:
+                self._kinds[part.path] = _kind_of(Path(part.path))
+            except BadFileError as error:
                 raise BadRowsError(f"{part.name}: {error}") from None
-            except (OSError, MemoryError) as error:
-                raise_if_machine(error, part.path)
-                raise BadRowsError(f"{part.name}: {one_line(error)}") from None
             if len(self._kinds) > _KNOWN_FILES:
                 self._kinds.popitem(last=False)
         return self._kinds[part.path]
@@ -70,7 +100,32 @@ class ContentReader:
         if kind not in self._readers:
             if self._workload.tables is None:
                 raise BadRowsError(f"{name}: {NO_TABLES.format(self._workload.name)}")
-            from common.files.hdf5.reader import Hdf5Reader  # h5py: most decoders never need it
+            from common.files.hdf5 import Hdf5Reader  # h5py: most decoders never need it
 
             self._readers[kind] = Hdf5Reader(self._workload)
         return self._readers[kind]
+
+
+def plan_file(path: Path, workload: EventSchema, stream: StreamConfig, *, name: str = "") -> tuple[Footer, list[Part]]:
+    """Footer and parts of a file, which errors name ``name`` (by default its path).
+
+    Raises BadInputError if the file can't be planned; its text doesn't name the file.
+    """
+    capacity = SlotCapacity(workload, stream)
+    footer = read_footer(path, workload, stream, capacity)
+    staged = StagedFile(0, str(path), footer, remote=name)
+    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
+    return footer, [part for unit in units for part in unit.parts]
+
+
+def rows_of(parts: Iterable[Part], workload: EventSchema) -> Generator[RaggedRows]:
+    """Rows of the parts, a part at a time (see Reader). Raises BadRowsError, which names the file; an invalid event is
+    an error, too."""
+    with closing(ContentReader(workload)) as reader:
+        for part in parts:
+            row = part.file_row + part.first_row
+            for rows in reader.read([part]):
+                if rows.invalid:
+                    raise BadRowsError(first_invalid(rows, part.name, row))
+                row += len(rows.counts)
+                yield rows

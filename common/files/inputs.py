@@ -7,28 +7,24 @@ import glob
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import fsspec
 
-from common import hidden_names
-from common.errors import BadInputError
-from common.extras import missing_extra
-from common.files.local_listing import each_match, files_below, status_of
-from common.files.redirects import http_options
-from common.files.remotes import Remotes
-from common.files.suffixes import SUFFIXES
-from common.files.transfer import is_gone
-from common.pelican.answers import MAX_SIZE_BYTES, number
-from common.pelican.checksums import is_checksum
-from common.pelican.errors import NotFoundError
-from common.pelican.glob_walk import GlobWalk
-from common.pelican.url import is_pelican
+from common import text as hidden_names
+from common.errors import BadInputError, missing_extra
+from common.files.local import SUFFIXES, each_match, files_below, list_entries, named_inputs, status_of
+from common.files.remotes import Remotes, cache_path, http_options, is_gone
+from common.paths import check_path, user_path
+from common.pelican.answers import MAX_SIZE_BYTES, NotFoundError, is_checksum, number
+from common.pelican.url import GlobWalk, is_pelican
 from common.plan import SourceFile
-from common.redact import shown
-from common.user_path import check_path, user_path
+from common.text import shown
 
 logger = logging.getLogger(__name__)
 
@@ -95,21 +91,12 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url)
 
 
-def named_inputs(inputs: Iterable[str]) -> Iterator[str]:
-    """Inputs, with list files replaced by their content. An unreadable list gives none: it may have been removed."""
-    for text in inputs:
-        if not text.startswith("@"):
-            yield text
-            continue
-        with contextlib.suppress(OSError, UnicodeDecodeError, BadInputError):
-            yield from [entry[0] for _, entry in _list_entries(user_path(text.removeprefix("@")))]
-
-
-def _list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and columns of each entry. Raises OSError, UnicodeDecodeError."""
-    for line_number, line in enumerate(path.read_text().splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            yield line_number, line.rstrip().split("\t")
+def local_files(inputs: Sequence[str], remotes: Remotes) -> Iterator[Path]:
+    """Local files of a run's inputs, as far as visible here."""
+    for text in named_inputs(inputs):
+        if local_path(text.removeprefix("file://")) is not None:
+            with contextlib.suppress(NothingFound):  # ranges, or the fetcher is on another machine
+                yield from [Path(file.url).resolve() for file in expand([text], remotes)]
 
 
 def _expand_one(text: str, remotes: Remotes, identities: dict[str, Identity]) -> Iterable[SourceFile]:
@@ -134,7 +121,7 @@ def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
 def _expand_list(path: Path, remotes: Remotes, identities: dict[str, Identity]) -> Iterator[SourceFile]:
     """Files of a list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
     try:
-        entries = list(_list_entries(path))
+        entries = list(list_entries(path))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"@{path}: can't be read ({error})") from None
     for line_number, (url, *rest) in entries:
@@ -261,3 +248,20 @@ def _size_bytes(url: str, info: dict[str, Any]) -> int:
     if size_bytes is None:
         raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
     return size_bytes
+
+
+@contextmanager
+def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
+    """Path of a local file, or of a remote one's temporary copy. Raises BadInputError, TransientError."""
+    path = local_path(source.url)
+    if path is not None:
+        if source.checksum == NOT_UTF8:
+            raise BadInputError(f"{shown(source.url)}: its name, shown here with \\u…, is not UTF-8: rename it")
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="icestream-") as folder:
+        copy = cache_path(Path(folder), source)
+        click.echo(f"{shown(source.url)}: fetching {source.size_bytes / 2**20:,.1f} MiB", err=True)
+        copy.parent.mkdir(parents=True)
+        remotes.fetch(source, copy)
+        yield copy

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.files.gather import offsets_of
-from common.files.rows import RaggedRows
+from common.files.parquet.columns import lists_of
+from common.files.rows import RaggedRows, offsets_of
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
 
@@ -96,24 +96,14 @@ def _array(kind: pa.DataType, sources: Sequence[SourceColumn], depth: int, value
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind))
     if source.is_list:
-        return _lists(values[source.into], kind)
+        return lists_of(values[source.into], kind)
     return pa.array(values[source.into][:, source.field])
 
 
-def _lists(values: Array, kind: pa.DataType) -> pa.ListArray:
-    """Matrix (N, width) as N lists."""
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(values.shape[1])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)), type=kind)
-
-
 def _split_leaves(schema: pa.Schema) -> list[str]:
-    """Parquet names of the columns of floats, and of integers of up to 32 bits."""
-    parquet = pq.ParquetFile(_empty_file(schema)).schema
+    """Return the Parquet names of the columns of floats, and of integers of up to 32 bits."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)  # only a file knows the names of its leaves
+    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     leaves = [parquet.column(i) for i in range(len(parquet.names))]
     return [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE", "INT32")]
-
-
-def _empty_file(schema: pa.Schema) -> pa.BufferReader:
-    sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)
-    return pa.BufferReader(sink.getvalue())

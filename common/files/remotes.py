@@ -1,31 +1,216 @@
-"""Remote files: listed and fetched by the client of their scheme."""
+"""Remote files: listed and fetched by the client of their scheme, a federation's or that of fsspec.
+
+A redirect of a web server is followed only if it leads nowhere that only this machine or its network reaches (a
+metadata service, a database), and never from https to http.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
 import logging
+import re
+import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cache
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from common.errors import BadInputError
-from common.files.list_files import expand_lists
-from common.files.remote_access import RemoteAccess
-from common.files.suffixes import SUFFIXES
-from common.files.transfer import fetch
-from common.pelican.errors import NotFoundError
+import fsspec
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from common.errors import BadInputError, TransientError
+from common.files.local import SUFFIXES, expand_lists
+from common.pelican.answers import NotFoundError
+from common.pelican.config import PelicanConfig, TokenConfig
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
-from common.redact import shown
+from common.text import shown, without_secrets, without_tokens
 
 if TYPE_CHECKING:
-    from common.pelican.client import TokenSource
-    from common.pelican.listing import ListingProgress
-    from common.pelican.threads import PelicanThread
+    from types import SimpleNamespace
 
+    import aiohttp
+    from yarl import URL
+
+    from common.pelican.client import ListingProgress
+    from common.pelican.threads import PelicanThread
+    from common.pelican.tokens import FoundTokens
+
+_LOCATIONS = ("Location", "URI")
+_CHUNK_BYTES = 1 << 20
+_ATTEMPTS = 4
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RemoteAccess:
+    """Clients of federations, and the tokens that they use."""
+
+    pelican: PelicanConfig
+    token: TokenConfig
+    transfers: int
+    """Transfers at a time."""
+    inputs: tuple[str, ...]
+    """Inputs as given by the user: the scopes of a token follow from them."""
+    output: str
+    """Destination of outputs; empty: none."""
+
+
+def name_of(source: SourceFile) -> str:
+    """Name of the file's copy in the cache. A digest makes it unique, and no remote name can leave the directory.
+
+    A URL with another token gives the same name; another size or checksum gives another one.
+    """
+    identity = json.dumps([without_tokens(source.url), source.size_bytes, source.checksum])
+    digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    remote_name = PurePosixPath(without_secrets(source.url)).name
+    return f"{digest}-{re.sub(r'[^A-Za-z0-9._-]', '_', remote_name)[-80:].lstrip('.')}"
+
+
+def http_options(url: str) -> dict[str, Any]:
+    """Options of fsspec for the address; none unless it is http or https."""
+    return {"client_kwargs": _checked()} if url.startswith(("http://", "https://")) else {}
+
+
+@cache
+def _checked() -> dict[str, Any]:
+    """Arguments of aiohttp's sessions. The same object each time: fsspec keeps a client for equal options."""
+    import aiohttp  # most runs never need it
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_check)
+    return {"trace_configs": [trace]}
+
+
+async def _check(
+    session: aiohttp.ClientSession, context: SimpleNamespace, redirect: aiohttp.TraceRequestRedirectParams
+) -> None:
+    """Raise BadInputError unless the redirect may be followed; without an address aiohttp raises by itself."""
+    from yarl import URL
+
+    location = next((redirect.response.headers[name] for name in _LOCATIONS if name in redirect.response.headers), "")
+    target = redirect.url.join(URL(location))
+    if reason := await refusal(redirect.url, target):
+        redirect.response.close()
+        raise BadInputError(f"{redirect.url.host}: its redirect {reason}; name the file's own address")
+
+
+async def refusal(origin: URL, target: URL) -> str:
+    """Reason not to follow a redirect; empty if it may be."""
+    if origin.scheme == "https" and target.scheme != "https":
+        return f"to {target.host} leaves https"
+    if target.host == origin.host or await is_internal(origin.host or ""):
+        return ""
+    return f"leads to {target.host}, which is inside of this network" if await is_internal(target.host or "") else ""
+
+
+async def is_internal(host: str) -> bool:
+    """True for a host with an address that the internet doesn't reach; False if its name is known to a proxy only."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(not _is_public(str(address[0])) for *_, address in found)
+
+
+def _is_public(text: str) -> bool:
+    address = ip_address(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_global
+
+
+def cache_path(cache_dir: Path, source: SourceFile) -> Path:
+    """Path of a remote file's copy in a directory of temporary ones: no remote name can leave it."""
+    name = name_of(source)
+    return cache_dir / name[:2] / name
+
+
+class WrongSizeError(TransientError):
+    """Transfer complete, but with another size than the inventory's."""
+
+
+@retry(
+    retry=retry_if_exception_type(TransientError),
+    stop=stop_after_attempt(_ATTEMPTS),
+    wait=wait_random_exponential(multiplier=0.2, max=10),
+    reraise=True,
+)
+def fetch(source: SourceFile, path: Path) -> None:
+    """Write the file at ``path``, always from its beginning; nothing is left there if that fails.
+
+    Raises BadInputError if it does not exist or has another size than in the inventory, TransientError if the
+    remote side failed each time, OSError (ENOSPC) if the disk is full.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as local:
+            try:
+                _copy(source, local)
+            except _LocalError as error:
+                raise error.reason from None
+            size_bytes = local.tell()
+        if size_bytes != source.size_bytes:
+            raise WrongSizeError(f"{size_bytes} bytes arrived, the inventory says {source.size_bytes}")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+class _LocalError(Exception):
+    """Error of the local side: ENOSPC is no fault of the server."""
+
+    def __init__(self, reason: OSError, path: str) -> None:
+        super().__init__()
+        reason.filename = reason.filename or path
+        self.reason = reason
+
+
+def _copy(source: SourceFile, local: BinaryIO) -> None:
+    try:
+        # As a stream: fsspec takes a range of a file into memory, however long the server's answer is.
+        options = http_options(source.url)
+        options |= {"block_size": 0} if options else {}
+        with fsspec.open(source.url, "rb", **options) as remote:
+            while chunk := remote.read(_CHUNK_BYTES):
+                if local.tell() + len(chunk) > source.size_bytes:
+                    raise WrongSizeError(f"more bytes arrive than the inventory's {source.size_bytes}")
+                try:
+                    local.write(chunk)
+                    local.flush()
+                except OSError as error:
+                    raise _LocalError(error, local.name) from None
+    except (_LocalError, WrongSizeError):
+        raise
+    except Exception as error:  # each kind of remote raises its own errors: aiohttp's are no OSError
+        if isinstance(error.__cause__, BadInputError):  # a redirect that is not followed
+            raise error.__cause__ from None
+        if is_gone(error):
+            raise BadInputError("it does not exist any more") from None
+        if _is_refused(error):
+            raise BadInputError(f"the server refuses it: {' '.join(str(error).split())[:300]}") from None
+        raise TransientError(f"could not be fetched: {' '.join(str(error).split())[:300]}") from error
+
+
+def _is_refused(error: Exception) -> bool:
+    """True if a retry won't help: a client error other than a time-out or "too many requests"."""
+    status = getattr(error.__cause__ or error, "status", 0) or 0
+    return isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429))
+
+
+def is_gone(error: Exception) -> bool:
+    """True if a remote side reported that a file does not exist.
+
+    fsspec's http raises FileNotFoundError for any failure, an unreachable server included; the cause is in
+    ``__cause__``.
+    """
+    cause = error.__cause__ or error
+    return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
 
 
 class Remotes:
@@ -64,12 +249,12 @@ class Remotes:
             fetch(source, part)
             return
         try:
-            report = self._pelican().download(source.url, part, source.size_bytes, source.checksum)
+            attempts = self._pelican().download(source.url, part, source.size_bytes, source.checksum)
         except NotFoundError as error:
             raise BadInputError(f"it does not exist any more: {error}") from None
-        if len(report.attempts) > 1:
-            told = "; ".join(map(str, report.attempts))
-            logger.warning("%s: fetched by %d attempts: %s", shown(source.url), len(report.attempts), told)
+        if len(attempts) > 1:
+            told = "; ".join(map(str, attempts))
+            logger.warning("%s: fetched by %d attempts: %s", shown(source.url), len(attempts), told)
 
     @property
     def bytes_received(self) -> int:
@@ -100,9 +285,9 @@ class Remotes:
                 self._thread = PelicanThread(self._access.pelican, self._tokens, transfers=self._access.transfers)
             return self._thread
 
-    def _tokens(self, host: str) -> TokenSource | None:
-        from common.pelican.tokens.scopes import Need, needs
-        from common.pelican.tokens.source import FoundTokens
+    def _tokens(self, host: str) -> FoundTokens:
+        from common.pelican.token_claims import Need, needs
+        from common.pelican.tokens import FoundTokens
 
         inputs, prefix = expand_lists(self._access.inputs), self._access.token.storage_prefix
         found = needs(inputs, storage_prefix=prefix)

@@ -1,10 +1,12 @@
-"""Settings of the Pelican client: time limits, sources, limits of speed."""
+"""Settings of the Pelican client and of the tokens that it sends."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import field_validator
 
 from common.config import ConfigBranch
 
@@ -12,22 +14,35 @@ from common.config import ConfigBranch
 class PelicanConfig(ConfigBranch):
     """Settings read by common/pelican. None of them changes the training data."""
 
-    connect_timeout_s: float = Field(10.0, gt=0)
-    """Maximum time for a server to accept a connection."""
-    read_timeout_s: float = Field(30.0, gt=0)
-    """Maximum silence of a server while it sends. The duration of a whole transfer is not limited."""
-    list_timeout_s: float = Field(60.0, gt=0)
-    """Maximum time for the listing of one directory, and for one answer of discovery or director."""
-    list_tries: int = Field(3, ge=1)
-    """Number of attempts at a listing."""
-    list_concurrency: int = Field(8, ge=1)
-    """Directories listed at a time."""
-    sources_ttl_s: float = Field(300.0, ge=0)
-    """Time for which the director's list of sources is reused for other files of the same directory."""
-    checksums: Literal["inventory", "origin", "none"] = "inventory"
+    checksums: Literal["inventory", "origin"] = "inventory"
     """Checksums that transfers are checked with, besides their size. `inventory`: those in a list file. `origin`: where
-    there is none, that of the origin (one more request for each file)."""
-    bandwidth_mib_s: float = Field(0.0, ge=0)
-    """Maximum MiB per second over all transfers. 0: no limit."""
-    direct_reads: bool = False
-    """Read from the origin instead of caches."""
+    there is none, that of the origin, with one more request for each file (docs/explanation/security.md)."""
+
+
+class TokenConfig(ConfigBranch):
+    """Settings read by common/pelican: names of files, never a token (docs/how-to/tokens.md)."""
+
+    file: Path | None = None
+    """File that holds the token: plain text, or JSON with `access_token`. Empty: BEARER_TOKEN, BEARER_TOKEN_FILE,
+    $XDG_RUNTIME_DIR/bt_u$UID, /tmp/bt_u$UID, _CONDOR_CREDS, in this order."""
+    federation: str = ""
+    """Federation of the found tokens, by its host: none of them is sent to another one. Empty: a token is sent to
+    namespaces that accept its issuer; one without issuer is never sent."""
+    storage_prefix: str = "/icecube/wipac"
+    """Prefix of a pelican:// path that the issuer's scopes omit (docs/how-to/tokens.md). A path that isn't below it is
+    used as a whole."""
+
+    @field_validator("file")
+    @classmethod
+    def _is_a_name(cls, value: Path | None) -> Path | None:
+        if value is not None and re.search(r"(^|/)eyJ[\w-]*\.", str(value)):
+            raise ValueError("the name of a file that holds the token, not the token itself: anybody may read it here")
+        return value
+
+    @field_validator("storage_prefix")
+    @classmethod
+    def _is_absolute(cls, value: str) -> str:
+        parts = value.split("/")
+        if value and (parts[0] or ".." in parts or "." in parts or re.search(r"[\s*?\[\]{}]", value)):
+            raise ValueError("an absolute path without wildcards, for example /icecube/wipac, or nothing")
+        return "/" + "/".join(part for part in parts if part) if value.strip("/") else ""

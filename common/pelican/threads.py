@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.errors import TransientError
-from common.pelican.client import Federation, TokenSource, open_session
-from common.pelican.config import PelicanConfig
-from common.pelican.director import Sources
-from common.pelican.download import DownloadReport, download
-from common.pelican.limits import Bandwidth, Concurrency
-from common.pelican.listing import OnProgress, expand
-from common.pelican.url import PelicanUrl
+import aiohttp
 
-logger = logging.getLogger(__name__)
+from common.errors import TransientError
+from common.pelican.answers import Attempt
+from common.pelican.client import TIMEOUT_S, Federation, OnProgress, Sources, expand, open_session
+from common.pelican.config import PelicanConfig
+from common.pelican.tokens import FoundTokens
+from common.pelican.transfers import download
+from common.pelican.url import PelicanUrl
 
 _FAREWELL_TURNS = 5
 
 T = TypeVar("T")
-MakeTokens = Callable[[str], "TokenSource | None"]
+MakeTokens = Callable[[str], FoundTokens | None]
 """Factory of a federation's token source, by its host."""
 
 
@@ -35,25 +32,33 @@ class ClosedError(TransientError):
 
 
 class PelicanThread:
-    """Thread with the clients. ``transfers``: maximum simultaneous downloads; their number adapts to the throughput."""
+    """Thread with the clients. ``transfers``: maximum simultaneous downloads. ``direct``: objects are read from their
+    origins, not from caches. ``timeout_s``: maximum silence of a server."""
 
     def __init__(
-        self, config: PelicanConfig, make_tokens: MakeTokens = lambda host: None, *, transfers: int = 4
+        self,
+        config: PelicanConfig,
+        make_tokens: MakeTokens = lambda host: None,
+        *,
+        transfers: int = 4,
+        direct: bool = False,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.failures: Counter[str] = Counter()
         """Failed attempts by server."""
         self.bytes_received = 0
         self._config = config
         self._make_tokens = make_tokens
-        self._concurrency = Concurrency(transfers)
-        self._bandwidth = Bandwidth(config.bandwidth_mib_s * 2**20)
+        self._direct = direct
+        self._timeout_s = timeout_s
+        self._room = asyncio.Semaphore(transfers)
         self._running = 0
         self._closed = False
         self._federations: dict[str, Federation] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pelican", daemon=True)
         self._thread.start()
-        self._session, self._room = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
 
     def expand(
         self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
@@ -64,8 +69,8 @@ class PelicanThread:
         federation = str(place.at(""))  # once: there may be millions
         return [(federation + path, size_bytes) for path, size_bytes in found]
 
-    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> DownloadReport:
-        """Download a file (see download.download()). Blocks until the download has had its turn and ended."""
+    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> tuple[Attempt, ...]:
+        """Download a file (see transfers.download()). Blocks until the download has had its turn and ended."""
         place = PelicanUrl.parse(url)
         return self._call(self._download(place, part, size_bytes, checksum))
 
@@ -90,11 +95,6 @@ class PelicanThread:
         ends_s = [source.expires_s for source in sources if source is not None]
         return min((end_s for end_s in ends_s if end_s is not None), default=None)
 
-    @property
-    def allowed(self) -> int:
-        """Current maximum of running downloads."""
-        return self._concurrency.target
-
     def close(self) -> None:
         """Cancel running downloads (parts stay, to be resumed) and end the thread. May be called twice."""
         if self._closed:
@@ -107,8 +107,8 @@ class PelicanThread:
 
     # -------------------------------------------------------------- on the loop
 
-    async def _open(self) -> tuple[Any, asyncio.Condition]:
-        return open_session(), asyncio.Condition()
+    async def _open(self) -> aiohttp.ClientSession:
+        return open_session()
 
     async def _end(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -122,36 +122,31 @@ class PelicanThread:
         for _ in range(_FAREWELL_TURNS):
             await asyncio.sleep(0)  # the transports' own ends
 
-    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> DownloadReport:
+    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> tuple[Attempt, ...]:
         async with self._room:
-            await self._room.wait_for(lambda: self._running < self._concurrency.target)
             self._running += 1
-        ok = False
-        try:
-            federation = self._federation(place.federation)
-            report = await download(
-                federation, place.path, part, size_bytes=size_bytes, checksum=checksum, received=self._received
-            )
-            ok = True
-        finally:
-            self._running -= 1
-            self._concurrency.finished(ok=ok, now_s=time.monotonic())
-            async with self._room:
-                self._room.notify_all()
-        self.failures.update(attempt.server for attempt in report.attempts[:-1])
-        return report
+            try:
+                federation = self._federation(place.federation)
+                attempts = await download(
+                    federation, place.path, part, size_bytes=size_bytes, checksum=checksum, received=self._received
+                )
+            finally:
+                self._running -= 1
+        self.failures.update(attempt.server for attempt in attempts[:-1])
+        return attempts
 
-    def _received(self, num_bytes: int) -> float:
+    def _received(self, num_bytes: int) -> None:
         self.bytes_received += num_bytes
-        self._concurrency.received(num_bytes)
-        return self._bandwidth.received(num_bytes, time.monotonic())
 
     # -------------------------------------------------------------- between threads
 
     def _federation(self, host: str) -> Federation:
         if host not in self._federations:
             tokens = self._make_tokens(host)
-            self._federations.setdefault(host, Federation(host, self._config, self._session, tokens))
+            federation = Federation(
+                host, self._config, self._session, tokens, direct=self._direct, timeout_s=self._timeout_s
+            )
+            self._federations.setdefault(host, federation)
         return self._federations[host]
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -1,13 +1,17 @@
-"""Pelican addresses: `pelican://HOST[:PORT]/path` and `osdf:///path`. Pure. Paths are literal: nothing is escaped."""
+"""Pelican addresses `pelican://HOST[:PORT]/path` and `osdf:///path`, and globs over their paths. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from common.errors import BadInputError
+from common.text import HIDDEN
 
 SCHEMES = ("pelican://", "osdf://")
 OSDF = "osg-htc.org"
@@ -34,7 +38,7 @@ class PelicanUrl:
 
     @classmethod
     def parse(cls, text: str) -> PelicanUrl:
-        """Address from its text. Raises BadInputError."""
+        """Return the address from its text. Raises BadInputError."""
         if _CONTROL.search(text):
             raise BadInputError(f"{text!a}: an address has no control characters, and is UTF-8")
         if text.startswith("osdf://"):
@@ -48,7 +52,7 @@ class PelicanUrl:
         return f"pelican://{self.federation}{self.path}"
 
     def at(self, path: str) -> PelicanUrl:
-        """Address of another path in the same federation."""
+        """Return the address of another path in the same federation."""
         return PelicanUrl(self.federation, path)
 
 
@@ -58,12 +62,12 @@ def is_pelican(url: str) -> bool:
 
 
 def escaped(path: str) -> str:
-    """Path as escaped in an HTTP address."""
+    """Return the path as escaped in an HTTP address."""
     return quote(path, safe=_SAFE)
 
 
 def server_address(url: str) -> str:
-    """Address of a server as named by others, without a final slash; empty if it is no target for requests.
+    """Return the address of a server as named by others, without a final slash; empty if it is no target for requests.
 
     Only http and https, a host that can be resolved, a port, printable ASCII; no user, query or fragment.
     """
@@ -72,19 +76,20 @@ def server_address(url: str) -> str:
 
 
 def may_get_token(server: str) -> bool:
-    """True if a request can't be read on its way to the server: over TLS, or on this host."""
+    """Return True if a request can't be read on its way to the server: over TLS, or on this host."""
     found = _SERVER.fullmatch(server)
     return found is not None and _is_authority(found[2]) and (found[1] == "https" or found[3].lower() in _LOOPBACK)
 
 
 def host_of(server: str) -> str:
-    """Host and port of a server's address; empty if it is none."""
+    """Return the host and port of a server's address; empty if it is none."""
     found = _SERVER.fullmatch(server)
     return found[2].lower() if found is not None else ""
 
 
 def server_of(url: str, path: str) -> str | None:
-    """Prefix before ``path`` in the address of an object, as written by a director; None if it isn't its address.
+    """Return the prefix before ``path`` in the address of an object, as written by a director; None if it isn't its
+    address.
 
     Go leaves `$&+,/:;=@` as they are, so the two are compared unescaped.
     """
@@ -106,3 +111,97 @@ def _is_authority(text: str) -> bool:
         return found[1][0] != "[" or bool(ipaddress.IPv6Address(found[1][1:-1]))
     except ValueError:
         return False
+
+
+# -------------------------------------------------------------- globs
+
+
+_ANY_DEPTH = "**"
+_MAGIC = re.compile(r"[*?[]")
+
+Places = frozenset[int]
+"""Segments of the pattern that may match the next name."""
+
+
+def has_magic(text: str) -> bool:
+    """Return True if the text is a pattern."""
+    return _MAGIC.search(text) is not None
+
+
+class GlobWalk:
+    """Pattern such as `a/b/*/c?.parquet`: ``root`` is the part before its first wildcard.
+
+    A directory carries a set of positions in the pattern, so that it is listed once even if several ways match it.
+    `*`, `?` and `[…]` match inside a name, `**` any number of directories; none matches a leading dot or underscore.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        segments = pattern.strip("/").split("/")
+        first = next((i for i, segment in enumerate(segments) if has_magic(segment)), len(segments))
+        self.root = "/" + "/".join(segments[:first])
+        self._segments = segments[first:]
+        self.start = self._closed({0})
+
+    def into(self, places: Places, name: str) -> Places:
+        """Return the places in the directory ``name``; empty if nothing below it can match."""
+        return frozenset(place for place in self._after(places, name) if place < len(self._segments))
+
+    def takes(self, places: Places, name: str) -> bool:
+        """Return True if the file ``name`` matches: with the last segment, not with one that a `**` follows."""
+        last = len(self._segments) - 1
+        if last not in places:
+            return False
+        segment = self._segments[last]
+        return _matches(segment, name) if segment != _ANY_DEPTH else not name.startswith(HIDDEN)
+
+    def leaves_out(self, places: Places, name: str) -> bool:
+        """Return True if ``name`` does not match for its first character alone."""
+        last = len(self._segments) - 1
+        if last not in places or not name.startswith(HIDDEN) or self.takes(places, name):
+            return False
+        return self._segments[last] == _ANY_DEPTH or _compiled(self._segments[last]).match(name) is not None
+
+    def hides(self, path: str) -> bool:
+        """Return True if a whole path, which another matcher has found, is left out for a hidden name below the
+        root."""
+        *folders, name = path.strip("/").removeprefix(self.root.strip("/")).strip("/").split("/")
+        if not any(part.startswith(HIDDEN) for part in (*folders, name)):
+            return False
+        places = self.start
+        for folder in folders:
+            places = self.into(places, folder)
+        return not self.takes(places, name)
+
+    def _after(self, places: Places, name: str) -> Places:
+        following = set()
+        for place in places:
+            if place == len(self._segments):
+                continue  # this place ended with a `**`
+            segment = self._segments[place]
+            if segment == _ANY_DEPTH:
+                following |= {place} if not name.startswith(HIDDEN) else set()
+            elif _matches(segment, name):
+                following.add(place + 1)
+        return self._closed(following)
+
+    def _closed(self, places: Iterable[int]) -> Places:
+        """Places, with those after a `**`, which may also match no directory at all."""
+        closed = set(places)
+        for place in sorted(closed):
+            while place < len(self._segments) and self._segments[place] == _ANY_DEPTH:
+                place += 1
+                closed.add(place)
+        return frozenset(closed)
+
+
+def _matches(segment: str, name: str) -> bool:
+    if not has_magic(segment):
+        return segment == name
+    if name.startswith(HIDDEN) and segment[0] != name[0]:
+        return False
+    return _compiled(segment).match(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(segment: str) -> re.Pattern[str]:
+    return re.compile(translate(segment))

@@ -1,21 +1,22 @@
-"""Command `icestream config`: the settings of a run, and all available keys."""
+"""Command `icestream config`: the settings of a run, with their defaults and meanings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from common.errors import BadInputError
 from common.options import config_options
-from common.redact import shown
-from common.run_dir import CONFIG_FILE
-from icestream.commands.toml_text import toml_line, toml_value
+from common.paths import CONFIG_FILE
+from common.text import shown
 from services.config.root import Config, full_key, load_config, settings, value_of
-from services.config.trainer import model_names
+from services.config.settings import model_names
 
-EXAMPLES = """\b
+CONFIG_EXAMPLES = """\b
 Examples:
   icestream config stream.batch_events             # value, default and meaning; `stream`: of the whole section
   icestream config runs/mine stream                # the same of a run
@@ -25,7 +26,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(epilog=CONFIG_EXAMPLES)
 @click.argument("words", metavar="[RUN] [KEY]...", nargs=-1)
 @click.option("--keys", is_flag=True, help="List every key with its default and meaning instead.")
 @click.option("--changed", is_flag=True, help="Print only what differs from the defaults, as TOML.")
@@ -44,35 +45,31 @@ def config(
     RUN: directory of a run, whose stored settings count; without one the defaults are shown.
     """
     if keys:
-        click.echo(
-            "\n".join(f"{key} = {field.default!r}\n    {_meaning(field.description)}" for key, field in settings())
-        )
+        lines = (f"{key} = {field.default!r}\n    {_meaning(field.description)}" for key, field in settings())
+        click.echo("\n".join(lines))
         return
-    named, names = (Path(words[0]), words[1:]) if named is None and words and _is_run(words[0]) else (named, words)
+    if named is None and words and ("/" in words[0] or (Path(words[0]) / CONFIG_FILE).is_file()):
+        named, words = Path(words[0]), words[1:]
     if named is not None and not (named / CONFIG_FILE).is_file():
         why = f"it has no {CONFIG_FILE}" if named.is_dir() else "no such folder"
         raise BadInputError(f"{named}: not a run directory ({why}); without one the defaults are shown")
     run_dir = named or Path("run")
     found = load_config(run_dir, toml=toml, assignments=assignments)
-    if changed and names:
+    if changed and words:
         raise BadInputError(
-            f"--changed prints all changed settings: leave out {shown(' '.join(names))}, or name the directory of a run"
+            f"--changed prints all changed settings: leave out {shown(' '.join(words))}, or name the directory of a run"
         )
     if changed:
         click.echo("\n".join(changed_lines(found)) or "# every setting has its default")
-    elif names:
+    elif words:
         stored = load_config(run_dir, environment={}) if (run_dir / CONFIG_FILE).is_file() else None
-        click.echo("\n".join(line for name in names for line in described(found, name, stored)))
+        click.echo("\n".join(line for name in words for line in described(found, name, stored)))
     else:
         click.echo(found.model_dump_json(indent=2))
 
 
-def _is_run(word: str) -> bool:
-    return "/" in word or (Path(word) / CONFIG_FILE).is_file()
-
-
 def changed_lines(config: Config) -> Iterator[str]:
-    """TOML lines of the values that differ from the defaults."""
+    """Return TOML lines of the values that differ from the defaults."""
     defaults = Config()
     for key, _ in settings():
         value, default = value_of(config, key), value_of(defaults, key)
@@ -81,17 +78,16 @@ def changed_lines(config: Config) -> Iterator[str]:
 
 
 def described(config: Config, name: str, stored: Config | None = None) -> Sequence[str]:
-    """Value, default and meaning of a key, or of each key of a section. Raises BadInputError for an unknown one.
+    """Return value, default and meaning of a key, or of each key of a section. Raises BadInputError for an unknown one.
 
     Of `trainer`: without the sections of other models than that of ``config``. ``stored``: configuration of the run.
     """
-    fields = dict(settings())
+    fields, defaults = dict(settings()), Config()
     wanted = [key for key in fields if key.startswith(f"{name}.")] or [full_key(name, "icestream config")]
-    others = [f"trainer.{model}" for model in model_names() if model != config.trainer.model]
-    others = [
-        section for section in others if name == "trainer" and any(key.startswith(f"{section}.") for key in fields)
-    ]
-    defaults = Config()
+    others = []
+    if name == "trainer":
+        models = (f"trainer.{model}" for model in model_names() if model != config.trainer.model)
+        others = [section for section in models if any(key.startswith(f"{section}.") for key in fields)]
     lines = []
     for key in wanted:
         if key.startswith(tuple(f"{section}." for section in others)):
@@ -106,3 +102,29 @@ def described(config: Config, name: str, stored: Config | None = None) -> Sequen
 
 def _meaning(description: str | None) -> str:
     return " ".join((description or "").split())
+
+
+# ------------------------------------------------------------------ TOML
+
+
+def toml_value(value: object) -> str:
+    """Return the TOML expression of a value. Raises TypeError for one that TOML does not have, such as None."""
+    match value:
+        case bool() | int() | float() | str():  # finite numbers and texts are written as in JSON, but for one sign
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")
+        case Path():
+            return toml_value(str(value))
+        case Mapping():
+            return "{" + ", ".join(f"{_key(str(key))} = {toml_value(inner)}" for key, inner in value.items()) + "}"
+        case Sequence():
+            return "[" + ", ".join(map(toml_value, value)) + "]"
+    raise TypeError(f"{value!r} is no TOML value")
+
+
+def toml_line(key: str, value: object) -> str:
+    """Return the line `key = value`; for None, which can't be written, a comment: the key is left out to have it."""
+    return f"# {key} is not set" if value is None else f"{key} = {toml_value(value)}"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -1,39 +1,65 @@
-"""Root of the configuration tree, and its loading: defaults, the run's own file, TOML, environment, flags."""
+"""Root of the configuration tree, its loading from five sources, and what a process does with it when it starts.
+
+The sources: defaults, the run's own file, TOML, environment, flags.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import resource
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from common.atomic_file import OWNER_ONLY, replace_file
-from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
+from common.config import (
+    CONNECT_TIMEOUT_S,
+    ConfigBranch,
+    SourceConfig,
+    StreamConfig,
+    TransportConfig,
+    remove,
+    unknown_key,
+    validated,
+)
 from common.errors import BadInputError
-from common.files.remote_access import RemoteAccess
-from common.mistakes import GONE, remove, unknown_key, validated
-from common.own_code import is_own
-from common.pelican.config import PelicanConfig
-from common.pelican.tokens.config import TokenConfig
-from common.private_path import TRUST_VARIABLE, require_private
-from common.run_dir import CONFIG_FILE, open_in_run
+from common.options import no_bool
+from common.own_code import OWN_SECTION, is_own, section_name
+from common.paths import CONFIG_FILE, TRUST_VARIABLE, open_in_run, require_private
+from common.pelican.config import PelicanConfig, TokenConfig
+from common.process import StopFlag
 from common.schema import EventSchema
-from common.seed import no_bool
-from services.config.decoder import DecoderConfig
-from services.config.fetcher import FetcherConfig
-from services.config.leaves import leaves
-from services.config.local import LocalConfig
-from services.config.outputs import OutputsConfig
-from services.config.trainer import COMMON_SECTIONS, NO_MODEL, TrainerConfig, is_known_model, removed_model
+from services.config.settings import (
+    DecoderConfig,
+    FetcherConfig,
+    LocalConfig,
+    OutputsConfig,
+    TrainerConfig,
+    model_names,
+)
 from workloads import registry
+from workloads.registry import NO_MODEL
+
+if TYPE_CHECKING:
+    from common.files.remotes import RemoteAccess
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
+STOP_TIMEOUT_S = 60.0
+"""Time for a process to stop cleanly before it is killed: a trainer writes a checkpoint in it."""
+FINAL_SYNC_S = 120.0
+"""Time limit of the last copies of outputs at a run's end: a checkpoint of 100 MB takes it at 1 MB/s."""
 
 
 class Config(ConfigBranch):
@@ -59,26 +85,12 @@ class Config(ConfigBranch):
     local: LocalConfig = LocalConfig()
 
     @model_validator(mode="after")
-    def _counts_alone(self) -> Self:
+    def _needs_weights_to_start_from(self) -> Self:
         """Refuse settings that `trainer.model = "none"` can't use."""
-        if self.trainer.model == NO_MODEL and self.local.trainers > 1:
-            raise ValueError(
-                f"trainer.model = 'none' counts in one trainer, but local.trainers = {self.local.trainers}: use"
-                " --trainers 1, or a model"
-            )
         if self.trainer.model == NO_MODEL and self.trainer.start_from:
             raise ValueError(
                 f"trainer.model = 'none' has no weights, but trainer.start_from = {self.trainer.start_from!r}: leave"
                 " one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_are_on_their_machines(self) -> Self:
-        if self.stream.shards > 1 and (self.transport.listen or self.transport.connect):
-            raise ValueError(
-                f"stream.shards = {self.stream.shards}: a trainer reads its shards on their machine, so that"
-                " transport.listen and transport.connect can't be used with it; use stream.shards=1"
             )
         return self
 
@@ -93,20 +105,22 @@ class Config(ConfigBranch):
         return self
 
     def own_json(self, indent: int | None = None) -> str:
-        """The tree as JSON without sections of other workloads' models: those may not be installed where it is read."""
+        """Return the tree as JSON, without models of other workloads: those may not be installed where it is read."""
         others = {name for one in registry.every_workload() if one.name != self.workload for name in one.models}
         return self.model_dump_json(indent=indent, exclude={"trainer": others})
 
     def stored_workload(self) -> EventSchema:
-        """Workload, read from files as `source` describes them. Raises BadInputError."""
+        """Return the workload, read from files as `source` describes them. Raises BadInputError."""
         return registry.workload(self.workload).schema.stored_as(self.source)
 
     def remote_access(self) -> RemoteAccess:
-        """Settings of the clients for remote files."""
+        """Return the settings of the clients for remote files."""
+        from common.files.remotes import RemoteAccess  # fsspec: a decoder starts without it
+
         return RemoteAccess(self.pelican, self.token, self.fetcher.transfers, self.input, self.outputs.destination)
 
     def of_shard(self, shard: int | None, on_machine: int = 1) -> Config:
-        """Configuration of the fetcher and the decoders of one shard; None: of a run without shards.
+        """Return the configuration of the fetcher and the decoders of one shard; None: of a run without shards.
 
         The ``on_machine`` shards of this machine share its disk budget, transfers and cores. Raises BadInputError.
         """
@@ -172,24 +186,19 @@ def load_config(
     """
     tree: dict[str, Any] = {}
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
-    former = _refit(tree)
+    _require_known_keys(tree)
     mistakes: list[str] = []
     with _collected(mistakes):
         _merge(tree, _toml_settings(toml, mistakes))
-    for key, value in typed_settings(assignments, environment, mistakes):
+    given_flags = ((key, value) for key, value in (flags or {}).items() if value is not None)
+    for key, value in chain(typed_settings(assignments, environment, mistakes), given_flags):
         with _collected(mistakes):
             _assign(tree, key, value)
-    for key, value in (flags or {}).items():
-        if value is not None:
-            with _collected(mistakes):
-                _assign(tree, key, value)
-    if former is not None and tree["trainer"].get("model") == former:
-        raise BadInputError(f"this run is of the model {former!r}: {removed_model(former)}")
     return validated(Config.model_validate, tree, list(known_keys()), mistakes)
 
 
 def _toml_settings(toml: Path | None, mistakes: list[str]) -> dict[str, Any]:
-    """Settings of a TOML file; ``mistakes`` grows by unknown keys. Raises BadInputError if it can't be read."""
+    """Return the settings of a TOML file; ``mistakes`` grows by unknown keys. Raises BadInputError."""
     tree = read_toml(toml) if toml is not None else {}
     for key, _ in list(leaves(tree)):
         if any(known.startswith(f"{key}.") for known in known_keys()):
@@ -212,19 +221,15 @@ def _collected(mistakes: list[str]) -> Iterator[None]:
 
 
 def store_config(run_dir: Path, config: Config) -> None:
-    """Write the resolved tree into the run directory, so that any service can be started from it alone.
-
-    See Config.own_json.
-    """
-    stored = config.own_json(indent=2) + "\n"
+    """Write the resolved tree into the run directory, so that any service can be started from it alone."""
     # For the owner only: an input may be a URL with a secret in it.
-    replace_file(run_dir / CONFIG_FILE, stored, durable=True, mode=OWNER_ONLY)
+    replace_file(run_dir / CONFIG_FILE, config.own_json(indent=2) + "\n", durable=True, mode=OWNER_ONLY)
 
 
 def typed_settings(
     assignments: Sequence[str], environment: Mapping[str, str], mistakes: list[str]
 ) -> Iterator[tuple[str, object]]:
-    """Full key and value of each setting of the environment, then of --set; ``mistakes`` grows by those of no use."""
+    """Yield full key and value of the settings of the environment, then of --set; ``mistakes`` grows."""
     for name, text in sorted(environment.items()):
         if name.startswith(ENVIRONMENT_PREFIX) and name != TRUST_VARIABLE:
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
@@ -245,7 +250,7 @@ _TABLES = ("source.fields", "source.columns", "trainer.own")
 
 
 def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Dotted key and field of every value of the tree."""
+    """Yield the dotted key and field of every value of the tree."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -255,12 +260,21 @@ def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tupl
 
 
 def known_keys() -> Iterator[str]:
-    """Every dotted key of the tree that holds a value."""
+    """Yield every dotted key of the tree that holds a value."""
     return (key for key, _ in settings())
 
 
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of everything in the tree that is not a table itself."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
 def value_of(config: Config, key: str) -> object:
-    """Value of a dotted key."""
+    """Return the value of a dotted key."""
     value: object = config
     for name in key.split("."):
         value = getattr(value, name)
@@ -268,7 +282,7 @@ def value_of(config: Config, key: str) -> object:
 
 
 def full_key(key: str, source: str) -> str:
-    """Full key; a last part that only one key has is enough."""
+    """Return the full key; a last part that only one key has is enough."""
     keys = list(known_keys())
     if key in keys or any(key.startswith(f"{table}.") for table in _TABLES):
         return key
@@ -295,30 +309,16 @@ def _read_stored(run_dir: Path) -> dict[str, Any]:
     return stored
 
 
-def _refit(tree: dict[str, Any]) -> str | None:
-    """The run's own model if this version does not have it, else None.
-
-    Deletes other models' sections if this version does not know them: a config.json has those of all models of its
-    version. Raises BadInputError for other keys of another version.
-    """
-    for gone in GONE:
-        remove(tree, gone)
-    trainer = tree.get("trainer")
-    if not isinstance(trainer, dict) or tree.get("workload") not in registry.names():
-        return None
-    known, model = set(known_keys()), trainer.get("model")
-    removed = model if isinstance(model, str) and not is_known_model(model) else None
-    of_models = {name for name, value in trainer.items() if isinstance(value, dict)} - COMMON_SECTIONS
-    for name in of_models - ({model} if removed is None else set()):
-        if {f"trainer.{name}.{key}" for key, _ in leaves(trainer[name])} - known:
-            del trainer[name]
-    tables = tuple(f"{table}." for table in _TABLES)
+def _require_known_keys(tree: Mapping[str, Any]) -> None:
+    """Raise BadInputError for a stored tree with keys of another version of icestream."""
+    if tree.get("workload") not in registry.names():
+        return  # validation says so: its models' sections can't be known
+    known, tables = set(known_keys()), tuple(f"{table}." for table in _TABLES)
     if strange := [key for key, _ in leaves(tree) if key not in known and not key.startswith(tables)]:
         raise BadInputError(
             f"the stored configuration has keys that this version of icestream does not know ({', '.join(strange)}):"
             " resume with the version that wrote it, or start over with --fresh"
         )
-    return removed
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -350,8 +350,116 @@ def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
 
 
 def _parse_value(text: str) -> object:
-    """Value of a TOML expression (number, true, [list], "text"); anything else is taken as text."""
+    """Return the value of a TOML expression (number, true, [list], "text"); anything else is taken as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+_OF_ANY_PROCESS = 128
+"""Open files of any process. Measured: 40 in a decoder (two for each of 16 files), 30 in a fetcher, 18 in a trainer on
+the CPU."""
+_OF_A_PEER = 4
+"""Measured: 3 in the fetcher for each decoder, 1 in the supervisor."""
+_OF_A_TRANSFER = 4
+
+
+def wait_for_config(
+    run_dir: Path,
+    stop: StopFlag,
+    *,
+    toml: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> Config | None:
+    """Return the configuration of a run once its fetcher has stored it, so that services can start in any order.
+
+    None if a stop is requested before. Raises BadInputError after CONNECT_TIMEOUT_S, and at once for wrong settings.
+    """
+    load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+    is_announced = False
+    while not (run_dir / CONFIG_FILE).exists():
+        if stop:
+            return None
+        if time.monotonic() > deadline_s:
+            raise BadInputError(f"{run_dir}: no run was started here for {CONNECT_TIMEOUT_S:g} s; start its fetcher")
+        if not is_announced:
+            is_announced = True
+            missing = "" if run_dir.is_dir() else " (no such folder)"
+            logger.info("waiting for a run to be started in %s%s", run_dir, missing)
+        time.sleep(0.1)
+    return load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+
+
+def require_named_model(
+    config: Config,
+    *,
+    toml: Path | None,
+    assignments: Sequence[str],
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Raise BadInputError if the model is code of the user's own, and this start does not name it itself.
+
+    A stored configuration may be anybody's: no code runs because such a file names it.
+    """
+    model = config.trainer.model
+    given = [flags.get("trainer.model")]
+    given += [read_toml(toml).get("trainer", {}).get("model")] if toml is not None else []
+    given += [value for key, value in typed_settings(assignments, environment, []) if key == "trainer.model"]
+    if is_own(model) and model not in given:
+        raise BadInputError(
+            f"the stored configuration names the model {model}, which is code of your own: if you trust it, name it in"
+            f" this start, too: --model {model}"
+        )
+
+
+def unused_settings(
+    config: Config,
+    *,
+    toml: Path | None = None,
+    assignments: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """Return lines about settings that were given for another model than that of ``config``.
+
+    A TOML file may have sections of several models: it is told only if it names another model itself.
+    """
+    model = config.trainer.model
+    if model == NO_MODEL:
+        return []
+    lines = []
+    wanted = read_toml(toml).get("trainer", {}).get("model", model) if toml else model
+    if wanted != model:
+        lines.append(f"{toml}: made for the model {wanted}, but the model {model} was asked for and is trained")
+    others = tuple(f"trainer.{name}." for name in (*model_names(), OWN_SECTION) if name != section_name(model))
+    keys = dict.fromkeys(key for key, _ in typed_settings(assignments, environment, []) if key.startswith(others))
+    return [*lines, *(f"{key}: not used by the model {model}" for key in keys)]
+
+
+def open_files_needed(config: Config) -> int:
+    """Return the number of open files that is enough for each process of a run."""
+    peers = max(config.local.decoders_at_start, config.local.max_decoders) + config.local.trainers
+    transfers = config.fetcher.transfers if any("://" in text for text in config.input) else 0
+    return _OF_ANY_PROCESS + _OF_A_PEER * peers + _OF_A_TRANSFER * transfers
+
+
+def require_open_files(config: Config) -> None:
+    """Raise this process's limit of open files to what is needed; its children inherit it.
+
+    A process that has none left can neither take a connection nor start another process: the run would stand still.
+    Raises BadInputError if the limit can't be raised.
+    """
+    needed = open_files_needed(config)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    with contextlib.suppress(OSError, ValueError):  # above the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        return
+    raise BadInputError(
+        f"a process may open {hard} files here (ulimit -n), and this run needs up to {needed}: raise the limit, for"
+        f" example by `ulimit -n {needed}`, as root or in /etc/security/limits.conf, or lower --decoders"
+    )

@@ -1,5 +1,6 @@
-"""Decoding of a unit into a slot: a pure function of the unit (rule R1), except for the outliers' file.
+"""Decoding of a unit into a slot: a pure function of the unit (rule R1), except for the files of what is set aside.
 
+Set aside are outliers, and invalid events unless a part has too many of them.
 R rows of the unit's parts, E events in the slot, P particles.
 """
 
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,28 +20,148 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from common.atomic_file import Publishing
+from common.atomic_file import Publishing, replacing
 from common.config import StreamConfig
-from common.files.gather import offsets_of, take_particles, take_rows
-from common.files.reader import Beat, Reader
-from common.files.rows import BadRowsError, RaggedRows
-from common.held_out import Which, is_held_out
-from common.input_errors import MachineError
-from common.messages import Layout, Part, Quarantined, Tally, Unit
-from common.outside_values import OutsideValues
-from common.own_memory import asked_for_too_much, free_heap, too_much
-from common.plan_hash import plan_hash
-from common.ragged import unit_arrays
-from common.redact import shown
+from common.errors import MachineError
+from common.files.rows import BadRowsError, Beat, BrokenRule, RaggedRows, Reader, offsets_of, take_particles, take_rows
+from common.invalid_events import BrokenRules, OutsideValues, sum_of_rules
+from common.memory import asked_for_too_much, free_heap, too_much
+from common.messages import MAX_EXAMPLE_BYTES, InvalidEvents, Layout, Part, Quarantined, Tally, Unit, shortened
+from common.plan import Stream, Which, generator, is_held_out, plan_hash
 from common.schema import EventSchema
 from common.status import INVALID_FOLDER, OUTLIER_FOLDER
-from common.streams import Stream, generator
-from common.unit_arrays import UnitArrays
-from services.decoder.invalid import broken_rules, invalid_rows, reasons, require_few
-from services.decoder.length_buckets import bucketed
-from services.decoder.microbatch import microbatch_bounds
-from services.decoder.outliers import Outliers, outlier_path, write_outliers
+from common.text import shown
+from common.unit_arrays import UnitArrays, unit_arrays
+from services.decoder.microbatch import bucketed, microbatch_bounds
+
+_NAME_SHOWN = 300
+"""Characters of a file's name, from its end: the row has to be in the example, too."""
+
+
+def invalid_rows(pieces: Sequence[RaggedRows]) -> npt.NDArray[np.bool_]:
+    """True for the invalid ones among the rows of all pieces. (R,)."""
+    is_invalid = np.zeros(sum(len(piece.counts) for piece in pieces), np.bool_)
+    for one in _of_unit(pieces):
+        is_invalid[one.rows] = True
+    return is_invalid
+
+
+def require_few(parts: Sequence[Part], pieces: Sequence[RaggedRows], most_share: float) -> None:
+    """Raise BadRowsError for the first part of whose events more than ``most_share``, rounded up, are invalid."""
+    if not any(piece.invalid for piece in pieces):
+        return
+    bounds = offsets_of(np.array([part.rows for part in parts], np.int64))
+    numbers = np.diff(offsets_of(invalid_rows(pieces))[bounds])
+    for part, number in zip(parts, numbers.tolist(), strict=True):
+        if number > math.ceil(round(most_share * part.rows, 6)):
+            # Of several parts the caller reads each again, so that the rule and its example are those of this part.
+            most = max(_of_unit(pieces), key=lambda one: len(one.rows))
+            raise BadRowsError(
+                f"{part.name}: row group {part.row_group}: {number:,} of its {part.rows:,} events are invalid, and "
+                f"source.max_invalid_share = {most_share:g} allows fewer: its columns are probably not what their "
+                f"names say (see source.columns and source.fields). Most often: {most.rule}; e.g. "
+                f"{_example(most, parts, bounds)}"
+            )
+
+
+def broken_rules(parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> BrokenRules:
+    """Invalid events by the rule that they break, each rule with examples."""
+    if not any(piece.invalid for piece in pieces):
+        return ()
+    bounds = offsets_of(np.array([part.rows for part in parts], np.int64))
+    return sum_of_rules(
+        InvalidEvents(_short(one.rule), len(one.rows), (_short(shown(_example(one, parts, bounds))),))
+        for one in _of_unit(pieces)
+    )
+
+
+def reasons(piece: RaggedRows) -> list[str]:
+    """Rule that each invalid row of a piece breaks, in the order of the rows."""
+    by_row = {row: one.rule for one in piece.invalid for row in one.rows.tolist()}
+    return [by_row[row] for row in sorted(by_row)]
+
+
+def _short(text: str) -> str:
+    return shortened(text, MAX_EXAMPLE_BYTES)
+
+
+def _of_unit(pieces: Sequence[RaggedRows]) -> list[BrokenRule]:
+    """Broken rules of all pieces, with rows counted over all of them."""
+    found: list[BrokenRule] = []
+    first = 0
+    for piece in pieces:
+        found += [one.at(np.arange(first, first + len(piece.counts))) for one in piece.invalid]
+        first += len(piece.counts)
+    return found
+
+
+def _example(one: BrokenRule, parts: Sequence[Part], bounds: Int64) -> str:
+    """Place and value of the first event of ``one``. ``bounds``: first row of each part, and the end of the last."""
+    row = int(one.rows[0])
+    at = int(np.searchsorted(bounds, row, side="right")) - 1
+    part = parts[at]
+    in_file = part.file_row + part.first_row + row - int(bounds[at])
+    name = part.name if len(part.name) <= _NAME_SHOWN else f"…{part.name[-_NAME_SHOWN:]}"
+    return f"{name}: row group {part.row_group}, row {in_file} of the file: {one.found}"
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """N whole events that are set aside: with too many particles, or invalid."""
+
+    files: Sequence[str]
+    """(N,) names of their files."""
+    rows: npt.NDArray[np.int64]
+    """(N,) rows in the files."""
+    events: pa.Table
+    """Source columns of the workload, as in the files."""
+    counts: npt.NDArray[np.int64] | None = None
+    """(N,) numbers of particles; None: not counted, since the events are invalid."""
+    reasons: Sequence[str] = ()
+    """(N,) rules that invalid events break."""
+
+
+def outlier_path(run_dir: Path, unit: Unit, plan: str, folder: str = OUTLIER_FOLDER) -> Path:
+    """Path named by unit, plan hash and inventory digest: decoding again replaces the file, another plan keeps it."""
+    return run_dir / folder / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
+
+
+def write_outliers(
+    path: Path, outliers: Sequence[Outliers], workload: EventSchema, publishing: Publishing = nullcontext
+) -> None:
+    """Write the file atomically, and another one for each further set of types that the files of a unit have. Each can
+    be used as an input. ``publishing``: see replacing()."""
+    names = list(dict.fromkeys(source.path[0] for source in workload.source_columns))
+    alike: dict[tuple[pa.DataType, ...], list[Outliers]] = {}
+    for one in outliers:
+        alike.setdefault(tuple(one.events[name].type for name in names), []).append(one)
+    for number, group in enumerate(alike.values()):
+        _write(path.with_stem(f"{path.stem}{number:02x}") if number else path, group, names, publishing)
+
+
+def _write(path: Path, outliers: Sequence[Outliers], names: Sequence[str], publishing: Publishing) -> None:
+    events = pa.concat_tables([pa.table({name: one.events[name] for name in names}) for one in outliers])
+    columns = {name: events[name] for name in names}
+    columns["source_file"] = pa.array([file for one in outliers for file in one.files])
+    columns["source_row"] = pa.array(np.concatenate([one.rows for one in outliers]), pa.int64())
+    counts = [one.counts for one in outliers if one.counts is not None]
+    if counts:
+        columns["num_particles"] = pa.array(np.concatenate(counts), pa.int64())
+    else:
+        columns["reason"] = pa.array([reason for one in outliers for reason in one.reasons])
+    if not path.parent.is_dir():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
+    with (
+        replacing(path, durable=False, part=part, publishing=publishing) as new,
+        pa.OSFile(str(new), "wb") as sink,
+    ):
+        pq.write_table(
+            pa.table(columns).combine_chunks(), sink, write_page_checksum=True, use_dictionary=["source_file"]
+        )
+
 
 _CHECKED_VALUES = 256
 """Values of a column, from the start of each file's rows, that are compared with their physical range: a file with
@@ -246,26 +369,20 @@ def _is_too_large(error: MachineError | MemoryError) -> bool:
 
 
 def _first_rows(parts: Sequence[Part], pieces: Sequence[RaggedRows], most: int) -> Iterator[RaggedRows]:
-    """First rows of each file, at most so many, with at most so many particles, however the rows lie in pieces."""
-    row = 0
+    """Yield the first ``most`` rows of each file, with at most as many particles, however the rows lie in pieces."""
+    first = 0
     for _, of_file in itertools.groupby(parts, key=lambda part: part.file):
-        end = row + sum(part.rows for part in of_file)
-        first, last, particles = row, min(end, row + most), most
-        at = 0
+        end = first + sum(part.rows for part in of_file)
+        last, particles, at = min(end, first + most), most, 0
         for piece in pieces:
             start, stop = max(first - at, 0), min(last - at, len(piece.counts))
             at += len(piece.counts)
             if start < stop:
-                before = int(piece.counts[:start].sum())
-                num = min(int(piece.counts[start:stop].sum()), particles)
+                rows = piece.part(start, stop)
+                num = min(int(rows.counts.sum()), particles)
                 particles -= num
-                yield replace(
-                    piece,
-                    event_columns={name: column[start:stop] for name, column in piece.event_columns.items()},
-                    particle_columns={n: column[before : before + num] for n, column in piece.particle_columns.items()},
-                    is_null=None if piece.is_null is None else piece.is_null[start:stop],
-                )
-        row = end
+                yield replace(rows, particle_columns={n: column[:num] for n, column in rows.particle_columns.items()})
+        first = end
 
 
 def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> None:

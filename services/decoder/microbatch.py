@@ -1,14 +1,33 @@
-"""Microbatch bounds: consecutive events within the limits of particles and of Σ N², no tiny microbatches."""
+"""Order of events by length, and bounds of microbatches: consecutive events within limits, none of them tiny."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Limit = tuple[Int64, int, str]
+"""Limit of a microbatch: (E + 1,) costs of all events before each one, and of all; the largest cost; its name."""
+
+
+def bucketed(counts: Int64, batch_events: int, num_batches: int, random: np.random.Generator) -> Int64:
+    """Order of events in which those of a batch are of similar length. (E,) particles of each event -> (E,) indices.
+
+    Windows of ``num_batches`` batches are sorted by length, stable, and cut into batches of ``batch_events``; all of
+    these are permuted. The events after the last whole batch stay behind, as they are: every multiple of
+    ``batch_events`` remains a bound of batches.
+    """
+    num_whole = len(counts) // batch_events
+    order = np.arange(len(counts))
+    end = num_whole * batch_events
+    for first in range(0, end, num_batches * batch_events):
+        window = slice(first, min(first + num_batches * batch_events, end))
+        order[window] = first + np.argsort(counts[window], kind="stable")
+    batches = order[:end].reshape(num_whole, batch_events)
+    order[:end] = batches[random.permutation(num_whole)].reshape(-1)
+    return order
 
 
 def microbatch_bounds(offsets: Int64, most_events: int, max_particles: int, max_squared: int = 0) -> Int64:
@@ -27,37 +46,24 @@ def microbatch_bounds(offsets: Int64, most_events: int, max_particles: int, max_
     edges[-1] = num_events
     if len(edges) > 2 and 2 * (edges[-1] - edges[-2]) < most_events:
         edges = np.delete(edges, -2)
-    limits = [_Limit(offsets, max_particles, "particles")]
+    limits = [(offsets, max_particles, "particles")]
     if max_squared:
         squares = np.zeros(num_events + 1, np.int64)
         np.cumsum(np.diff(offsets) ** 2, out=squares[1:])
-        limits.append(_Limit(squares, max_squared, "squared particles"))
-    too_large = np.flatnonzero(np.any([np.diff(one.sums[edges]) > one.most for one in limits], axis=0))
+        limits.append((squares, max_squared, "squared particles"))
+    too_large = np.flatnonzero(np.any([np.diff(sums[edges]) > most for sums, most, _ in limits], axis=0))
     if not len(too_large):
         return edges
     cuts = [_balanced(offsets, limits, int(edges[i]), int(edges[i + 1])) for i in too_large]
     return np.sort(np.concatenate([edges, *cuts]))
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """Largest cost of a microbatch."""
-
-    sums: Int64
-    """Cost of all events before each one, and of all. (E + 1,)."""
-    most: int
-    name: str
-
-    def last_that_fits(self, start: int) -> int:
-        """Largest end of a microbatch that starts at event ``start``."""
-        return int(np.searchsorted(self.sums, self.sums[start] + self.most, side="right")) - 1
-
-    def first_that_fits(self, end: int) -> int:
-        """Smallest start of a microbatch that ends before event ``end``."""
-        return int(np.searchsorted(self.sums, self.sums[end] - self.most, side="left"))
+def _last_that_fits(limits: Sequence[Limit], start: int) -> int:
+    """Largest end of a microbatch that starts at event ``start``."""
+    return min(int(np.searchsorted(sums, sums[start] + most, side="right")) - 1 for sums, most, _ in limits)
 
 
-def _balanced(offsets: Int64, limits: Sequence[_Limit], start: int, end: int) -> Int64:
+def _balanced(offsets: Int64, limits: Sequence[Limit], start: int, end: int) -> Int64:
     """Cuts of events ``start`` to ``end``."""
     num = len(_greedy_cuts(limits, start, end)) + 1
     earliest = _greedy_cuts_from_behind(limits, start, end)
@@ -76,26 +82,23 @@ def _balanced(offsets: Int64, limits: Sequence[_Limit], start: int, end: int) ->
     return np.array(cuts, np.int64)
 
 
-def _last_that_fits(limits: Sequence[_Limit], start: int) -> int:
-    return min(one.last_that_fits(start) for one in limits)
-
-
-def _greedy_cuts(limits: Sequence[_Limit], start: int, end: int) -> list[int]:
+def _greedy_cuts(limits: Sequence[Limit], start: int, end: int) -> list[int]:
     """Cuts as late as possible: their number is the smallest possible."""
     cuts: list[int] = []
     while (stop := _last_that_fits(limits, start)) < end:
         if stop == start:
-            one = next(one for one in limits if one.last_that_fits(start) == start)
-            raise ValueError(f"event {start} has more than {one.most} {one.name}: it should be an outlier")
+            _, most, name = next(limit for limit in limits if _last_that_fits([limit], start) == start)
+            raise ValueError(f"event {start} has more than {most} {name}: it should be an outlier")
         cuts.append(stop)
         start = stop
     return cuts
 
 
-def _greedy_cuts_from_behind(limits: Sequence[_Limit], start: int, end: int) -> list[int]:
+def _greedy_cuts_from_behind(limits: Sequence[Limit], start: int, end: int) -> list[int]:
     """Cuts as early as possible, with the same number."""
     cuts: list[int] = []
-    while (begin := max(one.first_that_fits(end) for one in limits)) > start:
-        cuts.append(begin)
-        end = begin
-    return cuts[::-1]
+    while True:
+        end = max(int(np.searchsorted(sums, sums[end] - most, side="left")) for sums, most, _ in limits)
+        if end <= start:
+            return cuts[::-1]
+        cuts.append(end)

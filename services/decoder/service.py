@@ -7,34 +7,71 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from common import messages as m
-from common.attempt import attempt_of, publishing_of
-from common.bounds import working_bytes
-from common.errors import BadInputError
+from common.errors import BadInputError, MachineError
 from common.files.by_content import ContentReader
-from common.files.native import FILES
-from common.input_errors import MachineError
-from common.own_memory import asked_for_too_much, limit_memory, too_much
-from common.plan_hash import plan_hash
-from common.process import StopFlag
-from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
-from common.redact import shown
-from common.run_dir import shard_dir
+from common.files.rows import FILES, BadRowsError, Beat
+from common.locks import attempt_of, publishing_of
+from common.memory import asked_for_too_much, limit_memory, too_much
+from common.messages import Part
+from common.paths import shard_dir
+from common.plan import plan_hash, working_bytes
+from common.process import CopyEnded, Say, StopFlag, apart
+from common.text import shown
 from common.transport import FetcherLost, PeerTransport, StopRequested
+from common.unit_arrays import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
 from services.config.root import Config
 from services.decoder.decode import NO_PARTS, Decode
-from services.decoder.trial import TrialEnded, parts_that_end_a_process
+
+_IS_READ = "read"
+_BEAT = "beat"
 
 logger = logging.getLogger(__name__)
-
+_CREDIT = 2
+"""Units leased to a decoder at a time: the one in work, and the next, so that a decoder never waits for a message."""
 _POLL_S = 0.2
 _MACHINE_PAUSE_S = 1.0
 """Pause after an error of this machine, before the next unit: the error may have passed then."""
+
+
+class TrialEnded(Exception):
+    """Error: the copy was ended from outside, which says nothing of a part."""
+
+
+def parts_that_end_a_process(parts: Sequence[Part], decode: Decode, beat: Beat) -> dict[Part, str]:
+    """Return the parts that end a process which reads them, with the reason. Raises TrialEnded, OSError."""
+    found: dict[Part, str] = {}
+    waiting = deque(parts)
+    while waiting:
+        how = "without a word"
+        try:
+            for said in apart(lambda say: _read_each(list(waiting), decode, say)):
+                if said == _IS_READ and waiting:
+                    waiting.popleft()
+                beat()
+        except CopyEnded as ended:
+            if not ended.is_own:
+                raise TrialEnded(f"the process that tries its parts was ended by {ended}") from None
+            how = str(ended)
+        if waiting:
+            part = waiting.popleft()
+            found[part] = f"{part.name}: row group {part.row_group} ends the process that decodes it ({how})"
+    return found
+
+
+def _read_each(parts: Sequence[Part], decode: Decode, say: Say) -> None:
+    """Read the parts in the copy of the process: with a reader of its own, since it shares the open files."""
+    with closing(ContentReader(decode.workload)) as reader:
+        for part in parts:
+            with suppress(BadRowsError, MachineError, MemoryError, OSError):
+                reader.read([part], lambda: say(_BEAT), large_above=decode.stream.outlier_above)
+            say(_IS_READ)
 
 
 def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopFlag) -> None:
@@ -64,7 +101,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
             attempt = attempt_of(os.environ)
             folder = run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard)
             decode = Decode(workload, config.stream, config.seed, folder, reader, publishing=publishing_of(attempt))
-            _take_leases(transport, config.decoder.credit, decode, stop)
+            _take_leases(transport, decode, stop)
             return
         except FetcherLost:
             logger.warning("the fetcher is gone; waiting for it to come back")
@@ -73,10 +110,10 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
             transport.close()
 
 
-def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: StopFlag) -> None:
+def _take_leases(transport: PeerTransport, decode: Decode, stop: StopFlag) -> None:
     leases: deque[m.Lease] = deque()
     retiring = False
-    transport.send(m.Hello(credit))
+    transport.send(m.Hello(_CREDIT))
     logger.info("joined the run, plan %.12s", transport.plan_hash)
     num_units = 0
     while not stop and not (retiring and not leases):

@@ -1,21 +1,189 @@
-"""Monitoring of the fetcher: stalls, hops and rates, the status, and the number of decoders wanted."""
+"""Monitoring of the fetcher: hops, rates and stalls, the number of decoders wanted, Prometheus metrics of the run."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from typing import Literal
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from common.errors import BadInputError
 from common.files.remotes import Remotes
-from common.metrics import LastHour, Rate, Shares
-from common.status import FetcherStatus
+from common.status import (
+    STATUS_FOLDER,
+    FetcherStatus,
+    Hop,
+    HopMeter,
+    LastHour,
+    Measurement,
+    Rate,
+    RunStatus,
+    Shares,
+    TrainerStatus,
+    measurements,
+    read_fetchers,
+    read_status,
+)
 from services.config.root import Config
-from services.fetcher.dispatcher import Dispatcher, State
-from services.fetcher.hops import Hops, Queues
-from services.fetcher.inventory.inventory import Inventory
-from services.fetcher.inventory.ledger import Ledger
-from services.fetcher.inventory.range_listing import RangeListing
+from services.fetcher.dispatcher import Dispatcher
+from services.fetcher.dispatcher_state import State
+from services.fetcher.inventory import Inventory, RangeListing
+from services.fetcher.ledger import Ledger
 from services.fetcher.planner import Planner
-from services.fetcher.scaling import DecoderScaling, Load
+from services.fetcher.staging import StageAhead
+
+logger = logging.getLogger(__name__)
+
+
+HopStates: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Of each hop: the parts (0 to 1) of its producers and consumers that wait, and its occupancy: HopMeter.add()."""
+
+
+def hop_states(dispatcher: Dispatcher, ahead: StageAhead, current_block: int) -> HopStates:
+    """Return the state of each hop at this instant.
+
+    staged   staging -> planner
+             put waits while blocks are left and none may be begun: blocks_ahead or the disk budget is used up, and no
+             file is in transfer. get waits while the dispatcher stalls as `not_staged`.
+             occupancy: planned blocks beyond the current one / fetcher.blocks_ahead.
+    leases   dispatcher -> decoders
+             put waits while the dispatcher stalls as `no_credit`. get: mean part of the decoders without a lease.
+             occupancy: part of the decoders with one.
+    slots    decoders -> trainer
+             put waits while the dispatcher stalls as `no_free_slot`. get waits while the trainer wants a unit that is
+             not ready. occupancy: units ready and delivered / slots.
+    batches  feed -> training step
+             put and get: services/trainer/units.py. occupancy: units at the trainer / units that it requested.
+    """
+    stall, units = dispatcher.stall, dispatcher.units
+    decoders = dispatcher.decoders.num_staying
+    busy = dispatcher.decoders.num_busy / decoders if decoders else 0.0
+    filled = (units.num(State.READY) + units.num(State.DELIVERED)) / units.slots
+    part_ahead = ahead.part_ahead(current_block)
+    return {
+        "staged": {"put": ahead.is_full, "get": stall == "not_staged", "occupancy": part_ahead},
+        "leases": {"put": stall == "no_credit", "get": 1.0 - busy if decoders else 0.0, "occupancy": busy},
+        "slots": {"put": stall == "no_free_slot", "get": dispatcher.trainer_waits, "occupancy": filled},
+        "batches": {"occupancy": dispatcher.prefetched},
+    }
+
+
+class Hops:
+    """Waiting times at each hop. The state at a tick counts until the next: the fetcher ticks after every event."""
+
+    def __init__(self) -> None:
+        self._meters = {name: HopMeter() for name in ("staged", "leases", "slots", "batches")}
+        self._states: HopStates = {}
+        self._ticked_s = 0.0
+
+    def tick(self, now_s: float, states: HopStates) -> None:
+        """Record the states from now on; empty: nothing flows, because no trainer has attached yet."""
+        for name, state in self._states.items():
+            self._meters[name].add(now_s - self._ticked_s, **state)
+        self._states, self._ticked_s = states, now_s
+
+    def status(self, now_s: float) -> tuple[dict[str, Hop], float]:
+        """Hops of the fetcher by name, and the occupancy of `batches`. To be called regularly."""
+        hops = {name: meter.hop(now_s) for name, meter in self._meters.items()}
+        return hops, hops.pop("batches").occupancy
+
+
+# -------------------------------------------------------------- the number of decoders
+
+
+GROW_ABOVE = 0.5
+"""Part of the last seconds in which units waited for a decoder, from which on another decoder helps."""
+STEADY_ABOVE = 0.3
+"""The same part, below which no more decoders are needed."""
+GROW_AFTER_S = 3.0
+"""Time for which the need must last."""
+SHRINK_ABOVE = 1.25
+"""Idle decoders, averaged over time, from which on one can go without a shortage. Above 1, so that the last stays."""
+SHRINK_AFTER_S = 20.0
+"""Time for which the surplus must last; longer, because a decoder too many costs little."""
+COOL_DOWN_S = 6.0
+"""Pause after a change: the load of the last seconds (common.status.WINDOW_S) still has the former number."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of the decoders in the last seconds."""
+
+    decoders: int
+    """Connected decoders, without those that were asked to leave."""
+    no_credit: float
+    """Part of the time (0 to 1) in which units waited for a decoder."""
+    idle: float
+    """Mean part (0 to 1) of idle decoders."""
+
+
+class DecoderScaling:
+    """Number of decoders wanted (local.decoders = "auto"): 1 at first, ``most`` at most, except for those that join by
+    themselves. One more while units wait for decoders, one fewer while more than one decoder's time is idle.
+
+    The two thresholds are far apart: after a removal the others still have idle time, so the removed decoder is not
+    requested again.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.wanted = 1
+        self._most = max(1, most)
+        self._grow_since_s: float | None = None
+        self._shrink_since_s: float | None = None
+        self._changed_s: float | None = None
+
+    def update(self, now_s: float, load: Load | None) -> int:
+        """Return the number of decoders wanted after this load (None: nothing flows)."""
+        if load is not None and load.decoders > self.wanted:
+            self._change(now_s, load.decoders)  # a decoder started by hand is kept
+        if load is None or self._is_cooling(now_s):
+            self._grow_since_s = self._shrink_since_s = None
+            return self.wanted
+        self._note(now_s, load)
+        if self._lasts(self._grow_since_s, now_s, GROW_AFTER_S) and self.wanted < self._most:
+            self._change(now_s, self.wanted + 1)
+        elif self._lasts(self._shrink_since_s, now_s, SHRINK_AFTER_S):
+            self._change(now_s, self.wanted - 1)
+        return self.wanted
+
+    def _note(self, now_s: float, load: Load) -> None:
+        idle = load.idle * load.decoders
+        missing = max(0, self.wanted - load.decoders)
+        if missing or load.no_credit < STEADY_ABOVE or idle >= 1.0:
+            # Decoders still to come will change the load; an idle decoder waits for one late unit, as another would.
+            self._grow_since_s = None
+        elif load.no_credit >= GROW_ABOVE and self._grow_since_s is None:
+            self._grow_since_s = now_s
+        if idle + missing < SHRINK_ABOVE or load.no_credit >= STEADY_ABOVE:
+            self._shrink_since_s = None
+        elif self._shrink_since_s is None:
+            self._shrink_since_s = now_s
+
+    def _is_cooling(self, now_s: float) -> bool:
+        return self._changed_s is not None and now_s - self._changed_s < COOL_DOWN_S
+
+    @staticmethod
+    def _lasts(since_s: float | None, now_s: float, long_s: float) -> bool:
+        return since_s is not None and now_s - since_s >= long_s
+
+    def _change(self, now_s: float, wanted: int) -> None:
+        self.wanted, self._changed_s = wanted, now_s
+        self._grow_since_s = self._shrink_since_s = None
+
+
+# -------------------------------------------------------------- the status
+
 
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
@@ -35,7 +203,6 @@ class Monitor:
         planner: Planner,
         remotes: Remotes,
         arena_bytes: int,
-        listen: str,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
@@ -45,7 +212,6 @@ class Monitor:
         self._planner = planner
         self._remotes = remotes
         self._arena_bytes = arena_bytes
-        self._listen = listen
         self._started_s = started_s
         self.listed = ""
         """Progress of the listing, set in another thread."""
@@ -58,24 +224,12 @@ class Monitor:
 
     def tick(self, now_s: float, current_block: int) -> None:
         """Measure the hops; nothing before a trainer has sent its cursor."""
-        dispatcher = self._dispatcher
-        queues = None
-        if dispatcher.attached_once:
-            queues = Queues(
-                stall=dispatcher.stall,
-                staging_full=self._planner.ahead.is_full,
-                staged=self._planner.ahead.part_ahead(current_block),
-                decoders=dispatcher.decoders.num_staying,
-                decoders_busy=dispatcher.decoders.num_busy,
-                slots=dispatcher.units.slots,
-                slots_filled=dispatcher.units.num(State.READY) + dispatcher.units.num(State.DELIVERED),
-                trainer_waits=dispatcher.trainer_waits,
-                prefetched=dispatcher.prefetched,
-            )
-        self._hops.tick(now_s, queues)
+        flows = self._dispatcher.attached_once
+        states = hop_states(self._dispatcher, self._planner.ahead, current_block) if flows else {}
+        self._hops.tick(now_s, states)
 
     def status(self, now_s: float, *, ended: bool) -> FetcherStatus:
-        """Content of the status file; rates and shares are those since the former call."""
+        """Return the content of the status file; rates and shares are those since the former call."""
         dispatcher, units = self._dispatcher, self._dispatcher.units
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
         hops, batches_occupancy = self._hops.status(now_s)
@@ -84,7 +238,6 @@ class Monitor:
         return FetcherStatus(
             state=self._state(ended),
             pid=os.getpid(),
-            listen=self._listen,
             uptime_s=now_s - self._started_s,
             files_total=self._inventory.num_files * (self._config.epochs or 1),
             epochs=self._config.epochs,
@@ -123,7 +276,7 @@ class Monitor:
         )
 
     def _decoders_wanted(self, now_s: float, no_credit: float, idle: float) -> int:
-        """Number of decoders wanted; 0 if the user sets it."""
+        """Return the number of decoders wanted; 0 if the user sets it."""
         if self._scaling is None:
             return 0
         num_staying = self._dispatcher.decoders.num_staying
@@ -142,3 +295,155 @@ def _most_decoders(config: Config) -> int:
     cores = len(os.sched_getaffinity(0)) - 1  # one is left to the fetcher and the trainer
     most = config.local.max_decoders or max(1, cores // config.decoder.threads)
     return min(most, config.stream.slots)
+
+
+PREFIX = "icestream_"
+HEALTH = ("healthy", "warning", "critical")
+_FIELDS = {
+    "step": "steps",
+    "files_total": "files",
+    "num_quarantined": "quarantined",
+    "occupancy": "occupancy_ratio",
+    "gpu_utilisation": "gpu_utilisation_ratio",
+    "gpu_memory_utilisation": "gpu_memory_utilisation_ratio",
+    "wait_fraction": "wait_ratio",
+    "s_per_batch": "batch_seconds",
+    "bytes_staged": "staged_bytes",
+    "token_expires_s": "token_expiry_timestamp_seconds",
+}
+_UNITS = {"_per_s": "_per_second", "_s": "_seconds", "_share": "_ratio"}
+_MEANINGS = {
+    "stall_seconds": "Time in which no unit could be leased to a decoder, by reason.",
+    "stall_ratio": "Part of the last seconds (0 to 1) in which no unit could be leased to a decoder, by reason.",
+    "loss": "Newest value of a metric that the model selects for display, by name.",
+}
+
+
+def measured_families(measured: Iterable[Measurement]) -> list[Metric]:
+    """Return the metric families of measurements, each once."""
+    families: dict[str, Metric] = {}
+    for measurement in measured:
+        name, labels = named(measurement.name)
+        if name not in families:
+            kind = CounterMetricFamily if measurement.is_counter else GaugeMetricFamily
+            families[name] = kind(PREFIX + name, _MEANINGS.get(name, measurement.meaning))
+        ending = "_total" if measurement.is_counter else ""
+        families[name].add_sample(PREFIX + name + ending, labels, measurement.value)
+    return list(families.values())
+
+
+def named(measurement: str) -> tuple[str, dict[str, str]]:
+    """Return the name of the family, without prefix and `_total`, and the labels of a measurement."""
+    place, *middle, field = measurement.split("/")
+    if place == "train":
+        return "loss", {"loss": field}
+    if place == "stall":
+        reason, _, unit = field.rpartition("_")
+        return "stall" + _UNITS["_" + unit], {"reason": reason}
+    if field in _FIELDS:
+        field = _FIELDS[field]
+    else:
+        ending = next((ending for ending in _UNITS if field.endswith(ending)), "")
+        field = field.removesuffix(ending) + _UNITS.get(ending, "")
+    return f"{place}_{field}", {"hop": middle[0]} if middle else {}
+
+
+def state_families(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> Iterator[Metric]:
+    """States of the services: of each family one sample is 1, that of the current state, the others are 0."""
+    if fetcher is not None:
+        yield _states("fetcher_state", "State of the fetcher.", fetcher.state, _literals(FetcherStatus, "state"))
+        bottlenecks = _literals(FetcherStatus, "bottleneck")
+        yield _states("bottleneck", "Bottleneck of the last seconds.", fetcher.bottleneck, bottlenecks)
+    if trainer is not None:
+        yield _states("trainer_state", "State of the trainer.", trainer.state, _literals(TrainerStatus, "state"))
+        yield _states("trainer_health", "Health of the newest training steps.", trainer.health, HEALTH)
+
+
+def gauge(name: str, meaning: str, value: float | None = None, **labels: str) -> GaugeMetricFamily:
+    """Gauge with one sample; with none if there is no value."""
+    family = GaugeMetricFamily(PREFIX + name, meaning)
+    if value is not None:
+        family.add_sample(PREFIX + name, labels, value)
+    return family
+
+
+def _states(name: str, meaning: str, current: str, possible: Iterable[str]) -> Metric:
+    family = gauge(name, meaning)
+    for state in possible:
+        family.add_sample(PREFIX + name, {"state": state}, float(state == current))
+    return family
+
+
+def _literals(status: type[FetcherStatus | TrainerStatus], field: str) -> tuple[str, ...]:
+    return get_args(status.model_fields[field].annotation)
+
+
+class StatusCollector(Collector):
+    """Collector that reads the status files at each scrape."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the run; of a service without a status, none."""
+        fetcher = read_fetchers(self._run_dir)
+        trainer = read_status(self._run_dir, "trainer", TrainerStatus)
+        yield from measured_families(measurements(fetcher, trainer))
+        yield from state_families(fetcher, trainer)
+        yield from self._ages(trainer)
+        yield from self._restarts()
+        yield from self._disk()
+        yield gauge("build_info", "Version of icestream; the value is 1.", 1.0, version=version("icestream"))
+
+    def _ages(self, trainer: TrainerStatus | None) -> Iterator[Metric]:
+        age = gauge("status_age_seconds", "Time since the newest status of a service; it grows when that is dead.")
+        for service in ("fetcher", "trainer"):
+            with contextlib.suppress(FileNotFoundError):
+                changed_s = (self._run_dir / STATUS_FOLDER / f"{service}.json").stat().st_mtime
+                age.add_sample(age.name, {"service": service}, max(0.0, time.time() - changed_s))
+        yield age
+        if trainer is not None and trainer.checkpoint:
+            with contextlib.suppress(FileNotFoundError):  # replaced by a newer one a moment ago
+                written_s = (self._run_dir / trainer.checkpoint).stat().st_mtime
+                yield gauge("checkpoint_timestamp_seconds", "Time of the newest checkpoint, since 1970.", written_s)
+
+    def _restarts(self) -> Iterator[Metric]:
+        """Restarts by the supervisor; none where something else starts the services."""
+        run = read_status(self._run_dir, "run", RunStatus)
+        if run is not None:
+            family = CounterMetricFamily(PREFIX + "restarts", "Restarts in this session of the run, by service.")
+            for service, count in run.restarts.items():
+                family.add_sample(family.name + "_total", {"service": service}, count)
+            yield family
+
+    def _disk(self) -> Iterator[Metric]:
+        usage = shutil.disk_usage(self._run_dir)
+        yield gauge("disk_free_bytes", "Free space of the run directory's file system.", usage.free)
+        yield gauge("disk_size_bytes", "Size of the run directory's file system.", usage.total)
+
+
+class Exporter:
+    """HTTP server of one run's metrics on ``host``, until closed; port 0 takes any that is free.
+
+    Raises BadInputError if the address is not available.
+    """
+
+    def __init__(self, run_dir: Path, port: int, host: str = "127.0.0.1") -> None:
+        registry = CollectorRegistry()
+        registry.register(StatusCollector(run_dir))
+        ProcessCollector(registry=registry)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise BadInputError(
+                f"fetcher.metrics_port = {port}: can't listen on {host}:{port} ({error.strerror}); choose "
+                "another port, or 0 for none"
+            ) from None
+        self.port = self._server.server_port
+        logger.info("Prometheus metrics on http://%s:%d/metrics", host, self.port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

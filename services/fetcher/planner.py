@@ -1,4 +1,4 @@
-"""Planner, from files to units: staging of the next blocks' files, planning of complete blocks, eviction."""
+"""Planner, from files to units: staging of the next blocks, planning of complete ones, eviction; the failure budget."""
 
 from __future__ import annotations
 
@@ -7,25 +7,82 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from common import messages as m
+from common.errors import BadInputError
 from common.files.inputs import local_path
-from common.files.local_name import name_of
-from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
-from common.plan_hash import plan_hash
-from common.planned import PlannedBlock, epochs_line, planned_line
-from common.redact import shown
+from common.files.local import none_usable
+from common.files.remotes import name_of
+from common.invalid_events import lines_of_rules
+from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block, plan_hash
+from common.summary import PlannedBlock, epochs_line, planned_line
+from common.text import shown
 from services.config.root import Config
-from services.fetcher.failure_budget import FailureBudget
-from services.fetcher.inventory.begun_blocks import BegunBlocks
-from services.fetcher.inventory.inventory import Inventory
-from services.fetcher.inventory.ledger import Ledger
-from services.fetcher.inventory.shared_folder import SharedFolder
-from services.fetcher.staging.cache import Cache
-from services.fetcher.staging.inspection import Inspection
-from services.fetcher.staging.stage import Stage
-from services.fetcher.staging.stage_ahead import StageAhead
-from services.fetcher.staging.stage_pool import StagePool
+from services.config.settings import FetcherConfig
+from services.fetcher.cache import Cache
+from services.fetcher.inspection import Inspection
+from services.fetcher.inventory import Inventory
+from services.fetcher.ledger import Ledger
+from services.fetcher.shared_folder import BegunBlocks, SharedFolder, add_bad_file
+from services.fetcher.staging import Stage, StageAhead, StagePool
 
 logger = logging.getLogger(__name__)
+
+
+class FailureBudget:
+    """Bad inputs of one run, kept in the ledger and counted against its limit."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        inventory: Inventory,
+        config: FetcherConfig,
+        shared: SharedFolder = SharedFolder(),  # noqa: B008
+    ) -> None:
+        """``shared``: folder with the bad files of all shards, if there are several."""
+        self._shared = shared
+        self._ledger = ledger
+        self._inventory = inventory
+        self._config = config
+        self.newest = ""
+        """Reason of the newest bad input."""
+        self._named_rules: set[str] = set()
+        """Broken rules that the log has named."""
+
+    def quarantine(self, bad: m.Quarantined) -> None:
+        """Keep a bad input. Raises BadInputError once there are too many."""
+        logger.error("quarantined: %s", bad.reason)
+        self.newest = bad.reason
+        self._ledger.quarantine(bad)
+        num_bad = self._ledger.num_bad_files()
+        if self._shared.folder is not None:
+            num_bad = max(num_bad, add_bad_file(self._shared, bad.file))
+        allowed = self._config.bad_files_allowed(self._inventory.num_files)
+        if self._config.strict:
+            raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")
+        if num_bad > allowed:
+            raise BadInputError(
+                f"{num_bad} bad files, fetcher.max_bad_files = {self._config.max_bad_files} allows {allowed}; "
+                f"the newest: {bad.reason}"
+            )
+        if self._inventory.complete and num_bad == self._inventory.num_files and bad.row_group == -1:
+            raise none_usable(self._ledger.reasons())
+
+    def set_aside(self, rules: Sequence[m.InvalidEvents]) -> None:
+        """Log the first invalid events of each rule: they count against no limit. Raises BadInputError if strict."""
+        for broken, line in zip(rules, lines_of_rules(rules), strict=True):
+            if self._config.strict:
+                raise BadInputError(f"{line} (fetcher.strict stops at the first bad input)")
+            if broken.rule not in self._named_rules and len(self._named_rules) < m.MAX_RULES:
+                self._named_rules.add(broken.rule)
+                logger.warning("invalid, set aside alone: %s; further ones are only counted", line)
+
+    def remember(self, files: Sequence[int]) -> None:
+        """Quarantine the files that the checkpoint's journal lists as bad: otherwise the cursor would point into
+        another plan."""
+        for file in files:
+            if file < self._inventory.num_files and self._ledger.whole_file(file) is None:
+                name = shown(self._inventory.source(file).url)
+                self._ledger.quarantine(m.Quarantined(file, -1, 0, f"{name}: quarantined before the restart"))
+
 
 _LOOK_AHEAD_BLOCKS = 10_000
 """Number of blocks searched for files that a former fetcher left on disk."""
@@ -48,10 +105,10 @@ class Planner:
         shared: SharedFolder,
     ) -> None:
         """``shared``: place of the records of what a shard has planned and begun."""
-        self._record = shared.record
-        if self._record is not None:
-            self._record.append(epochs_line(config.epochs))
-        self._begun = shared.begun(plan_hash(config.stored_workload(), config.stream, config.seed))
+        shared.append_planned(epochs_line(config.epochs))
+        settings = plan_hash(config.stored_workload(), config.stream, config.seed)
+        self._begun = BegunBlocks(shared, settings) if shared.folder is not None else None
+        self._shared = shared
         self._config = config
         self._capacity = capacity
         self._blocks = blocks
@@ -80,18 +137,18 @@ class Planner:
         self._done_before = cursor.block
         if self._begun is not None:
             self._recall(self._begun, cursor.block)
-        pinned = self._cache.pinned()
-        found: dict[int, SourceFile] = {}
+        present = self._cache.names()
+        kept: dict[int, SourceFile] = {}
         for later in range(cursor.block, cursor.block + _LOOK_AHEAD_BLOCKS):
-            if len(found) == len(pinned) or not self._blocks.is_known(later):
+            if len(kept) == len(present) or not self._blocks.is_known(later):
                 break
             for file in self._blocks.files(later):
                 source = self._inventory.source(file)
-                if local_path(source.url) is None and name_of(source) in pinned:
-                    found[file] = source
-        for file in self.ahead.restart(cursor.block, found):
-            del found[file]
-        self._cache.drop_all_but(found.values())
+                if local_path(source.url) is None and name_of(source) in present:
+                    kept[file] = source
+        for file in self.ahead.restart(cursor.block, kept):
+            del kept[file]
+        self._cache.drop_all_but(kept.values())
 
     def stage_more(self, current_block: int) -> None:
         """Begin to stage the files allowed while ``current_block`` is delivered."""
@@ -106,7 +163,7 @@ class Planner:
             self._submit(file)
 
     def collect(self) -> Iterator[int]:
-        """Files whose staging has ended, successfully or not. Raises BadInputError once too many are bad."""
+        """Return the files whose staging has ended, successfully or not. Raises BadInputError once too many are bad."""
         for staged in self.pool.collect():
             if staged.footer is None:
                 self._budget.quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
@@ -137,10 +194,9 @@ class Planner:
         self._next_k += len(units)
         self.files_planned += len(staged)
         self.events_planned += sum(unit.rows for unit in units)
-        if self._record is not None:
-            bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
-            events = sum(unit.rows for unit in units) + bad_rows
-            self._record.append(planned_line(PlannedBlock(block, len(staged), events)))
+        bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
+        events = sum(unit.rows for unit in units) + bad_rows
+        self._shared.append_planned(planned_line(PlannedBlock(block, len(staged), events)))
         return units
 
     def restage(self, files: Sequence[int]) -> None:
@@ -161,10 +217,6 @@ class Planner:
     def evict_planned(self) -> None:
         """Delete the files of all planned blocks: the run is over."""
         self._delete(self.ahead.evict(self.ahead.next_to_plan))
-
-    def stop(self) -> None:
-        """Release waiting threads: close() follows."""
-        self._cache.stop()
 
     def close(self) -> None:
         """End the threads and processes that stage."""

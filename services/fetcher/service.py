@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import messages as m
-from common.arena import Arena
-from common.attempt import attempt_of, publishing_of
 from common.errors import BadInputError
-from common.file_lock import RunLock, Wait, patience
 from common.files.remotes import Remotes
-from common.plan import Blocks, SlotCapacity
-from common.plan_hash import plan_hash
+from common.locks import RunLock, Wait, attempt_of, patience, publishing_of
+from common.paths import shard_dir
+from common.plan import Blocks, SlotCapacity, plan_hash
 from common.process import StopFlag
-from common.ragged import slot_bytes_needed
-from common.run_dir import shard_dir
-from common.status import INVALID_FOLDER, OUTLIER_FOLDER, FetcherStatus
-from common.status_files import read_status, write_status
-from common.transport import Lost, Received, ServerTransport, check_listen
+from common.status import INVALID_FOLDER, OUTLIER_FOLDER, FetcherStatus, read_status, write_status
+from common.transport import Arena, Lost, Received, ServerTransport
 from services.config.root import Config
-from services.fetcher.commit_requests import CommitRequests
+from services.config.settings import make_ranges
 from services.fetcher.dispatcher import (
     Action,
     Dispatcher,
@@ -38,26 +34,85 @@ from services.fetcher.dispatcher import (
     Replan,
     Restage,
     Send,
-    State,
 )
-from services.fetcher.exporter import open_exporter
-from services.fetcher.failure_budget import FailureBudget
-from services.fetcher.inventory.claims import PendingTrainers
-from services.fetcher.inventory.done import list_range, listed
-from services.fetcher.inventory.grown_inputs import GrownInputs
-from services.fetcher.inventory.inventory import Inventory
-from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
-from services.fetcher.inventory.lister import Lister
-from services.fetcher.inventory.range_listing import RangeListing
-from services.fetcher.inventory.ranges import InputRange, make_ranges
-from services.fetcher.inventory.shared_folder import SharedFolder
-from services.fetcher.monitor import Monitor
-from services.fetcher.planner import Planner
+from services.fetcher.dispatcher_state import State
+from services.fetcher.inventory import Inventory, Lister, PendingTrainers, RangeListing, list_range
+from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.monitor import Exporter, Monitor
+from services.fetcher.planner import FailureBudget, Planner
+from services.fetcher.shared_folder import PublishedInventory, SharedEpochs, SharedFolder
 
 if TYPE_CHECKING:
-    from common.pelican.listing import ListingProgress
+    from common.pelican.client import ListingProgress
 
 logger = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+"""Pause between two requests."""
+_PAUSE_AT_WORK_S = 10.0
+"""Pause while the trainer has data: each checkpoint costs it time."""
+_USELESS_ANSWERS = 3
+"""Commits in a row at the same place from which a checkpoint is no help."""
+
+
+class CommitRequests:
+    """State of one open request at a time, which all trainers answer with a commit. ``budget``: the setting, for the
+    error."""
+
+    def __init__(self, budget: str) -> None:
+        self._budget = budget
+        self._asked = False
+        self._answers: dict[str, m.Cursor] = {}
+        self._last_answer: frozenset[m.Cursor] = frozenset()
+        self._is_awaited = False
+        self._useless = 0
+        self._next_s = 0.0
+
+    def due(self, now_s: float, trainers: Sequence[str], *, at_work: bool, missing_bytes: int = 0) -> Sequence[str]:
+        """Trainers to ask for a checkpoint now, while used but uncommitted files fill the disk.
+
+        ``at_work``: some have units in hand. ``missing_bytes``: for the next block beside those on the disk.
+        Raises BadInputError if the newest checkpoints did not help.
+        """
+        if self._useless >= _USELESS_ANSWERS:
+            raise BadInputError(
+                f"{self._budget} is too small: a batch needs more blocks than it holds; raise it by"
+                f" {math.ceil(missing_bytes / 2**30 * 1000) / 1000:g} GiB or more, or lower"
+                " stream.block_files or stream.batch_events"
+            )
+        if self._asked or now_s < self._next_s:
+            return ()
+        self._next_s = now_s + (_PAUSE_AT_WORK_S if at_work else _PAUSE_S)
+        self._answers.clear()
+        self._is_awaited = False
+        self._asked = bool(trainers)
+        return trainers
+
+    def committed(self, peer: str, committed: m.Committed, trainers: Collection[str], *, units_ahead: int) -> None:
+        """Record a commit. It counts once all ``trainers`` have committed.
+
+        One answer may come from a checkpoint that was due anyway, or from a time with data still to be trained:
+        several in a row at the same place show that nothing moves, if a trainer waits for this fetcher and no other.
+        """
+        if not self._asked:
+            return
+        self._answers[peer] = committed.cursor
+        self._is_awaited |= committed.waits
+        if not self._answers.keys() >= set(trainers):
+            return
+        answer = frozenset(self._answers.values())
+        moved = answer != self._last_answer or units_ahead > 0 or not self._is_awaited
+        self._useless = 0 if moved else self._useless + 1
+        self._last_answer, self._asked = answer, False
+
+    def wanted(self) -> None:
+        """Record that a trainer wants more units: it made progress."""
+        self._useless = 0
+
+    def attached(self) -> None:
+        """Record a new trainer: it has received no request."""
+        self._asked, self._useless = False, 0
+
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
@@ -69,21 +124,21 @@ _LINGER_S = 5.0
 
 
 def _until_former_peers_let_go(run_dir: Path) -> Wait:
-    """Wait for memory held by the peers of a dead fetcher: they keep its arena mapped until they notice its end."""
+    """Return a wait for memory held by the peers of a dead fetcher: they keep its arena until they notice its end."""
     if read_status(run_dir, "fetcher", FetcherStatus) is None:
         return lambda: False  # the first of this run
-    wait, told = patience(_LET_GO_S), False
+    wait, is_reported = patience(_LET_GO_S), False
 
-    def wait_and_tell() -> bool:
-        nonlocal told
-        if not told:
-            told = True
+    def wait_and_report() -> bool:
+        nonlocal is_reported
+        if not is_reported:
+            is_reported = True
             problem = f"too little memory for the arena; waiting up to {_LET_GO_S:g} s for that of the former fetcher"
             logger.warning(problem)
             write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid(), problem=problem))
         return wait()
 
-    return wait_and_tell
+    return wait_and_report
 
 
 def _remove_unfinished_outliers(run_dir: Path, shard: int | None) -> None:
@@ -96,15 +151,6 @@ def _remove_unfinished_outliers(run_dir: Path, shard: int | None) -> None:
                 part.unlink(missing_ok=True)
 
 
-def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
-    return Dispatcher(
-        slots=config.stream.slots,
-        plan_hash=plan_hash,
-        max_unit_deaths=config.fetcher.max_unit_deaths,
-        stall_timeout_s=config.fetcher.stall_timeout_s,
-    )
-
-
 class FetcherService:
     """Fetcher of one run, or of one shard of it: see the module. Use run()."""
 
@@ -113,8 +159,6 @@ class FetcherService:
         self._run_dir = run_dir = shard_dir(of_run, config.stream.shard)
         self._config = config
         started_s = time.monotonic()
-        if config.transport.listen:
-            check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
         # Before anything else of the run is opened: SQLite's ledger must not be open on two hosts.
         self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
@@ -124,18 +168,22 @@ class FetcherService:
         capacity = SlotCapacity(workload, stream)
         self._hash = plan_hash(workload, stream, config.seed)
         blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
-        self._open_inventory(ranges, blocks)
-        self._exporter = open_exporter(of_run, config.fetcher)
-        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher, shared.bad_files)
-        self._epochs = shared.epochs
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
+            self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
+            self._inventory = Inventory(self._ledger, ranges, blocks)
+            undo.pop_all()
+        port, host = config.fetcher.metrics_port, config.fetcher.metrics_host
+        self._exporter = Exporter(of_run, port, host) if port else None
+        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher, shared)
+        self._epochs = SharedEpochs(shared) if shared.folder is not None else None
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
-        _remove_unfinished_outliers(run_dir, config.stream.shard)
+        _remove_unfinished_outliers(run_dir, stream.shard)
         # First of the parts that grow with the slots: it may fail.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
-        self._dispatcher = _dispatcher_for(config, self._hash)
+        self._dispatcher = Dispatcher(slots=stream.slots, plan_hash=self._hash)
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
-        listen = self._transport.listen(partial(slot_bytes_needed, workload))
         # After the sockets: a second fetcher of this run gets an error on the run, not on the cache in use.
         self._planner = Planner(
             run_dir,
@@ -149,12 +197,13 @@ class FetcherService:
             shared=shared,
         )
         self._transport.watch(self._planner.pool.wake_fd)
-        skips = config.fetcher.missing_ranges == "skip"
-        expand, may_list = shared.listing(partial(list_range, remotes=self._remotes), skips=skips)
-        self._lister = Lister(expand)
+        expand = partial(list_range, remotes=self._remotes)
+        published = None
+        if shared.folder is not None:
+            published = PublishedInventory(shared, expand)
+        self._lister = Lister(expand if published is None else published.expand)
         self._transport.watch(self._lister.wake_fd)
-        self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
-        self._grown = self._compared_inputs(ranges)
+        self._listing = RangeListing(self._inventory, self._ledger, self._lister, published)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget)
         self._monitor = Monitor(
@@ -167,20 +216,7 @@ class FetcherService:
             planner=self._planner,
             remotes=self._remotes,
             arena_bytes=self._arena.size_bytes,
-            listen=listen,
         )
-
-    def _open_inventory(self, ranges: Sequence[InputRange], blocks: Blocks) -> None:
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
-            self._ledger = Ledger(self._run_dir / LEDGER_FILE, self._hash)
-            self._inventory = Inventory(self._ledger, ranges, blocks)
-            undo.pop_all()
-
-    def _compared_inputs(self, ranges: Sequence[InputRange]) -> GrownInputs:
-        lists = self._config.stream.shard in (None, 0)  # one of the shards says it for all
-        known = ranges[: self._inventory.num_known] if lists else ()
-        return GrownInputs(known, self._ledger, lambda one: listed(one, self._remotes).files)
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
@@ -195,15 +231,17 @@ class FetcherService:
         while not self._ended and not stop:
             for event in self._transport.poll(_POLL_S):
                 match event:
-                    case Received(peer, said):
-                        for message in self._claims.pass_on(peer, said):
+                    case Received(peer, received):
+                        for message in self._claims.pass_on(peer, received):
                             self._hear(peer, message)
                     case Lost(peer):
                         self._claims.forget(peer)
                         self._act(self._dispatcher.lose(peer))
             self._list_more()
-            self._collect_staged()
-            self._stage_more()
+            for file in self._planner.collect():
+                self._act(self._dispatcher.restaged(file))
+            if self._dispatcher.attached_once:  # the start is the trainer's cursor
+                self._stage_more()
             now_s = time.monotonic()
             self._act(self._dispatcher.tick(now_s, staging_full=self._planner.ahead.is_full))
             self._monitor.tick(now_s, self._current_block())
@@ -211,22 +249,53 @@ class FetcherService:
                 status_s = now_s
                 self._write_status()
         self._write_status()  # before the peers end: the supervisor must know that they are done
-        self._stop_peers()
+        if self._ended:
+            self._stop_decoders()
 
     def close(self) -> None:
         """Release everything; the kernel frees the arena with its last mapping."""
         if self._exporter is not None:
             self._exporter.close()
-        self._transport.close()  # first: the next fetcher may begin while the last transfers end
-        self._ledger.close()
-        self._lock.close()
+        self._transport.close()
         self._arena.close()
-        self._planner.stop()
         self._remotes.close()  # before the threads that wait for it
         self._lister.close()
         self._planner.close()
+        self._ledger.close()
+        self._lock.close()  # last: the next fetcher writes into the same cache
 
-    # -------------------------------------------------------------- actions
+    # -------------------------------------------------------------- messages and actions
+
+    def _hear(self, peer: str, message: m.Message) -> None:
+        match message:  # the part that concerns the service itself
+            case m.Committed():
+                self._requests.committed(
+                    peer, message, self._dispatcher.trainers, units_ahead=self._dispatcher.units_ahead
+                )
+            case m.Done():
+                self._budget.set_aside(message.tally.broken_rules)
+            case m.Want():
+                self._requests.wanted()
+            case m.Attach():
+                self._requests.attached()
+                for former in self._dispatcher.trainers:
+                    # Messages are handled before deaths: a new trainer must not be refused because of a dead one.
+                    if former != peer and not self._transport.is_connected(former):
+                        self._act(self._dispatcher.supersede(former))
+        self._act(self._dispatcher.handle(peer, message))
+        if not self._config.epochs and self._is_barren():
+            raise BadInputError(
+                "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined or held out, "
+                "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
+                "stream.held_out and the outliers"
+                + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
+            )
+
+    def _is_barren(self) -> bool:
+        """Return True if a whole epoch had no event to train, in any shard."""
+        if self._epochs is None:
+            return self._dispatcher.places.barren_epochs > 0
+        return self._epochs.is_barren(self._dispatcher.places.complete_epochs)
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -246,9 +315,9 @@ class FetcherService:
                     self._planner.restage(files)
                 case Evict(before_block):
                     self._planner.evict(before_block)
-                case Quarantine(bad):
-                    for one in bad:
-                        self._budget.quarantine(one)
+                case Quarantine(bad_inputs):
+                    for bad in bad_inputs:
+                        self._budget.quarantine(bad)
                 case Remember(files):
                     self._budget.remember(files)
                 case EndRun():
@@ -256,49 +325,12 @@ class FetcherService:
                     if self._dispatcher.units.ended and not self._dispatcher.units_ahead:
                         self._planner.evict_planned()
 
-    def _hear(self, peer: str, message: m.Message) -> None:
-        self._note(peer, message)
-        self._act(self._dispatcher.handle(peer, message, time.monotonic()))
-        if not self._config.epochs and self._is_barren():
-            raise BadInputError(
-                "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined or held out, "
-                "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
-                "stream.held_out and the outliers"
-                + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
-            )
-
-    def _is_barren(self) -> bool:
-        """True if a whole epoch had no event to train, in any shard."""
-        if self._epochs is None:
-            return self._dispatcher.places.barren_epochs > 0
-        return self._epochs.is_barren(self._dispatcher.places.complete_epochs)
-
-    def _note(self, peer: str, message: m.Message) -> None:
-        """Handle the part of a message that concerns the service itself."""
-        match message:
-            case m.Committed():
-                self._requests.committed(
-                    peer, message, self._dispatcher.trainers, units_ahead=self._dispatcher.units_ahead
-                )
-            case m.Done():
-                self._budget.set_aside(message.tally.broken_rules)
-            case m.Want():
-                self._requests.wanted()
-            case m.Attach():
-                self._requests.attached()
-                for former in self._dispatcher.trainers:
-                    # Messages are handled before deaths: a new trainer must not be refused because of a dead one.
-                    if former != peer and not self._transport.is_connected(former):
-                        self._act(self._dispatcher.supersede(former))
-
-    # -------------------------------------------------------------- staging and planning
+    # -------------------------------------------------------------- listing, staging and planning
 
     def _list_more(self) -> None:
         """Keep the inventory ahead of the training, and answer trainers that waited for it."""
-        self._grown.turn()
-        wanted = self._claims.ranges_wanted
         blocks_ahead = self._config.fetcher.blocks_ahead
-        self._listing.turn(time.monotonic(), self._current_block(), blocks_ahead, wanted)
+        self._listing.turn(time.monotonic(), self._current_block(), blocks_ahead, self._claims.ranges_wanted)
         passed, refused = self._claims.settle()
         for peer, message in passed:
             self._hear(peer, message)
@@ -307,39 +339,28 @@ class FetcherService:
             self._transport.send(peer, m.Refuse(reason, other_inventory=True))
 
     def _stage_more(self) -> None:
-        if not self._dispatcher.attached_once:
-            return  # the start is the trainer's cursor
-        self._planner.stage_more(self._current_block())
-        self._plan_complete_blocks()
-        # The plan is long where no checkpoint was made for so many units.
-        no_room = self._planner.ahead.waits_for_eviction or self._dispatcher.plan_is_long
-        if no_room and self._dispatcher.starved:
-            self._ask_for_commit()
-
-    def _current_block(self) -> int:
-        """Block being delivered."""
-        units, k = self._dispatcher.units.planned, self._dispatcher.places.furthest_k
-        return units[k].block if k in units else self._planner.ahead.next_to_plan
-
-    def _collect_staged(self) -> None:
-        for file in self._planner.collect():
-            self._act(self._dispatcher.restaged(file))
-
-    def _plan_complete_blocks(self) -> None:
-        while not self._dispatcher.plan_is_long and (units := self._planner.plan_next_block()) is not None:
-            self._act(self._dispatcher.add_units(units))
-        if self._planner.ahead.ended and not self._dispatcher.units.ended:
-            self._act(self._dispatcher.end_plan())
-
-    def _ask_for_commit(self) -> None:
-        at_work = self._dispatcher.units.num(State.DELIVERED) > 0
+        """Stage and plan what is allowed; ask for a checkpoint if nothing is before files are evicted."""
+        dispatcher, planner = self._dispatcher, self._planner
+        planner.stage_more(self._current_block())
+        while not dispatcher.plan_is_long and (units := planner.plan_next_block()) is not None:
+            self._act(dispatcher.add_units(units))
+        if planner.ahead.ended and not dispatcher.units.ended:
+            self._act(dispatcher.end_plan())
+        # The plan is long where no checkpoint was made for very many units.
+        if not ((planner.ahead.waits_for_eviction or dispatcher.plan_is_long) and dispatcher.starved):
+            return
         for trainer in self._requests.due(
             time.monotonic(),
-            self._dispatcher.trainers,
-            at_work=at_work,
-            missing_bytes=self._planner.ahead.missing_bytes,
+            dispatcher.trainers,
+            at_work=dispatcher.units.num(State.DELIVERED) > 0,
+            missing_bytes=planner.ahead.missing_bytes,
         ):
             self._transport.send(trainer, m.CommitRequest())
+
+    def _current_block(self) -> int:
+        """Return the block being delivered."""
+        units, k = self._dispatcher.units.planned, self._dispatcher.places.furthest_k
+        return units[k].block if k in units else self._planner.ahead.next_to_plan
 
     def _note_listed(self, progress: ListingProgress) -> None:
         """Store the progress of a listing; called in another thread."""
@@ -347,10 +368,8 @@ class FetcherService:
 
     # -------------------------------------------------------------- the end, and the status
 
-    def _stop_peers(self) -> None:
+    def _stop_decoders(self) -> None:
         """Announce the end of the run to the decoders, and allow them a moment to end."""
-        if not self._ended:
-            return
         for peer in self._dispatcher.decoders.names:
             self._transport.send(peer, m.Stop())
         deadline_s = time.monotonic() + _LINGER_S
@@ -360,7 +379,7 @@ class FetcherService:
                     case Received(peer, m.Hello()):  # it connected too late
                         self._transport.send(peer, m.Stop())
                     case Received(peer, message):
-                        self._dispatcher.handle(peer, message, time.monotonic())
+                        self._dispatcher.handle(peer, message)
                     case Lost(peer):
                         self._dispatcher.lose(peer)
 

@@ -1,11 +1,16 @@
-"""Progress display: the newest status of a run's services as a live view or as plain lines."""
+"""What a session shows and writes down: the progress on the screen, its record, and its log.
+
+On the screen the newest status of the services stands as a live view or as plain lines. `status/run.json` has the
+processes, restarts and end, for readers such as `icestream status`; `logs/supervisor.log` what was said and done.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +23,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from common.durations import duration
-from common.fetchers_together import fetchers_together
-from common.measurements import values
-from common.metrics import WINDOW_S
-from common.run_dir import shard_dir
+from common.paths import shard_dir
+from common.process import LOG_DATES, RedactingFormatter, log_format
 from common.run_words import (
     bottleneck,
     counted,
@@ -36,11 +38,24 @@ from common.run_words import (
     step_words,
     work_words,
 )
-from common.status import HOPS, FetcherStatus, TrainerStatus
-from common.status_files import StatusType, read_status
-from services.supervisor.names import FETCHER, TRAINER, service_of, shard_of
-from services.supervisor.session import Processes
+from common.status import (
+    HOPS,
+    WINDOW_S,
+    FetcherStatus,
+    RunStatus,
+    StatusType,
+    TrainerStatus,
+    fetchers_together,
+    read_status,
+    values,
+    write_status,
+)
+from common.text import duration
+from services.supervisor.child import FETCHER, LOGS_FOLDER, TRAINER, service_of, shard_of
+from services.supervisor.supervisor import Processes, SessionOutcome
 
+RUN_STATUS = "run"
+SUPERVISOR_LOG = "supervisor.log"
 PLAIN_LINE_S = 30.0
 """Seconds between lines without a terminal."""
 
@@ -50,30 +65,20 @@ _STYLES = {"bottleneck": "yellow", "problem": "bold red", "health": "bold red"}
 
 
 @dataclass(frozen=True)
-class HopRow:
-    """Row of one hop over the last seconds; all in percent."""
-
-    name: str
-    put: float
-    """Share of time that the producer waited."""
-    get: float
-    """Share of time that the consumer waited."""
-    full: float
-
-
-@dataclass(frozen=True)
 class ProgressModel:
     """Content of the display: rows of (label, text), in order."""
 
     rows: tuple[tuple[str, str], ...]
     fraction: float | None
     """Part of the run that is done; None: unknown."""
-    hops: tuple[HopRow, ...] = ()
+    hops: Mapping[str, Sequence[float]]
+    """Of each hop over the last seconds the shares of time, in percent, in which its producer waited, its consumer
+    waited, and it was full; empty before data flow."""
 
     def details(self) -> str:
-        """Bottleneck and waits at every hop in one line; empty before data flow."""
+        """Return the bottleneck and waits at every hop in one line; empty before data flow."""
         words = [f"{label} {text}" for label, text in self.rows if label in ("slots", "bottleneck")]
-        hops = [f"{hop.name} {hop.put:.0f}/{hop.get:.0f}/{hop.full:.0f}" for hop in self.hops]
+        hops = [f"{name} {put:.0f}/{get:.0f}/{full:.0f}" for name, (put, get, full) in self.hops.items()]
         return ", ".join([*words, *hops, "(put waits/get waits/full in %)"]) if hops else ""
 
 
@@ -86,7 +91,7 @@ def progress_model(
     stopping: bool = False,
     ended: Collection[str] = (),
 ) -> ProgressModel:
-    """Content of the display. None for a service: it has not reported since its last start, or is among ``ended``."""
+    """Return the content of the display. None for a service that has not reported since its start, or has ``ended``."""
     eta_s = remaining_s(fetcher, trainer)
     done = None
     if trainer is not None and eta_s is not None:
@@ -105,17 +110,14 @@ def progress_model(
         ),
         ("restarts", restart_words(restarts) or "none"),
     )
-    return ProgressModel(rows, done, hop_rows(values(fetcher, trainer)))
-
-
-def hop_rows(measured: Mapping[str, float]) -> tuple[HopRow, ...]:
-    """Hops with complete measurements and flowing data, from common.measurements.values()."""
+    measured = values(fetcher, trainer)
     shares = ("wait_put_share", "wait_get_share", "occupancy")
-    return tuple(
-        HopRow(hop, *(100 * measured[f"hop/{hop}/{share}"] for share in shares))
-        for hop in HOPS
-        if all(f"hop/{hop}/{share}" in measured for share in shares)
-    )
+    hops: dict[str, list[float]] = {}
+    for hop in HOPS:
+        keys = [f"hop/{hop}/{share}" for share in shares]
+        if all(key in measured for key in keys):
+            hops[hop] = [100 * measured[key] for key in keys]
+    return ProgressModel(rows, done, hops)
 
 
 def _trainer_rows(trainer: TrainerStatus) -> list[tuple[str, str]]:
@@ -239,7 +241,7 @@ class Display:
 
 
 def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Processes) -> StatusType | None:
-    """Newest status of the running process; the status left by a former process is not shown."""
+    """Return the newest status of the running process; the status left by a former process is not shown."""
     status = read_status(run_dir, name, kind)
     if status is None or getattr(status, "pid", 0) != processes.pids.get(name):
         return None
@@ -247,17 +249,17 @@ def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Pro
 
 
 def live_fetchers(run_dir: Path, processes: Processes) -> FetcherStatus | None:
-    """Newest status of the running fetcher; with shards, of all running ones together. None before the first."""
-    found = []
+    """Return the newest status of the running fetcher, or of those of all shards together; None before the first."""
+    statuses = []
     for name, pid in processes.pids.items():
         if service_of(name) == FETCHER:
             status = read_status(shard_dir(run_dir, shard_of(name)), FETCHER, FetcherStatus)
-            found += [status] if status is not None and status.pid == pid else []
-    return fetchers_together(found)
+            statuses += [status] if status is not None and status.pid == pid else []
+    return fetchers_together(statuses)
 
 
 def render(model: ProgressModel) -> RenderableType:
-    """Rendered live view."""
+    """Return the rendered live view."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", justify="right")
     table.add_column()
@@ -266,16 +268,75 @@ def render(model: ProgressModel) -> RenderableType:
     for label, text in model.rows:
         table.add_row(label, Text(text, style=_STYLES.get(label, "")))
     if model.hops:
-        table.add_row("hops", _hop_table(model.hops))
+        hops = Table.grid(padding=(0, 3))
+        hops.add_column()
+        for _ in range(3):
+            hops.add_column(justify="right")
+        hops.add_row(f"last {WINDOW_S:.0f} s", "put waits", "get waits", "full", style="dim")
+        for name, shares in model.hops.items():
+            hops.add_row(name, *(f"{share:.0f} %" for share in shares))
+        table.add_row("hops", hops)
     return Panel(table, title="icestream", title_align="left", expand=False)
 
 
-def _hop_table(hops: Sequence[HopRow]) -> RenderableType:
-    table = Table.grid(padding=(0, 3))
-    table.add_column()
-    for _ in range(3):
-        table.add_column(justify="right")
-    table.add_row(f"last {WINDOW_S:.0f} s", "put waits", "get waits", "full", style="dim")
-    for hop in hops:
-        table.add_row(hop.name, f"{hop.put:.0f} %", f"{hop.get:.0f} %", f"{hop.full:.0f} %")
-    return table
+class RunRecord:
+    """Record of one session, replaced at each change."""
+
+    def __init__(self, run_dir: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._run_dir = run_dir
+        self._clock = clock
+        self._newest = RunStatus(pid=os.getpid(), started_s=clock(), changed_s=clock())
+        write_status(run_dir, RUN_STATUS, self._newest)
+
+    def watch(self, processes: Processes) -> None:
+        """Write the processes if they have changed; to be called often."""
+        self._replace(
+            state="stopping" if processes.stopping else "running",
+            processes=dict(processes.pids),
+            restarts=dict(processes.restarts),
+        )
+
+    def ended(self, outcome: SessionOutcome) -> None:
+        """Write the end of the session."""
+        self._replace(
+            state=outcome.exit_status,
+            processes={},
+            restarts=dict(outcome.restarts),
+            exit_code=outcome.exit_code,
+            error=outcome.error or "",
+        )
+
+    def _replace(self, **changes: object) -> None:
+        if any(getattr(self._newest, name) != value for name, value in changes.items()):
+            self._newest = self._newest.model_copy(update={**changes, "changed_s": self._clock()})
+            write_status(self._run_dir, RUN_STATUS, self._newest)
+
+
+@contextmanager
+def supervisor_log(run_dir: Path) -> Iterator[logging.Logger]:
+    """Append all records of this package to the log meanwhile; yields the package's logger."""
+    folder = run_dir / LOGS_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    handler = _PatientHandler(folder / SUPERVISOR_LOG)
+    handler.setFormatter(RedactingFormatter(log_format("supervisor"), LOG_DATES))
+    logger = logging.getLogger(__package__)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+class _PatientHandler(logging.FileHandler):
+    """Handler that drops what a full disk doesn't take: the run continues."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()

@@ -6,43 +6,254 @@ or the next update of the display is due.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import secrets
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
-from common.process import PARENT_VARIABLE
-from common.run_dir import shard_dir
-from common.status import FetcherStatus, TrainerStatus
-from common.status_files import read_status
+from common.locks import LOCKS_FOLDER, RunAttempt
+from common.paths import shard_dir
+from common.process import BATCH_SIGNALS, PARENT_VARIABLE, RANKS_FILE_VARIABLE
+from common.status import FetcherStatus, TrainerStatus, read_status
 from common.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
-from services.config.local import LocalConfig
-from services.supervisor.child import Child, how_it_ended
-from services.supervisor.environment import child_environment
-from services.supervisor.names import FETCHER, LOGS_FOLDER, TRAINER, decoder_name, fetcher_name, service_of, shard_of
-from services.supervisor.restart import Ended, RepeatedFailure, Restart, RestartPolicy, UserError
-from services.supervisor.session import Processes, RunningNode, SessionOutcome
-from services.supervisor.stop_signals import STOP_SIGNALS, stop_signals
-from services.supervisor.stopping import Stopping, StopStep, abandon
-from services.supervisor.trainer_group import LocalGroup, cause_of, trainer_names
+from services.config.root import STOP_TIMEOUT_S
+from services.config.settings import LocalConfig
+from services.supervisor.child import (
+    FETCHER,
+    LOGS_FOLDER,
+    TRAINER,
+    Child,
+    RepeatedFailure,
+    RestartPolicy,
+    child_environment,
+    decoder_name,
+    fetcher_name,
+    how_it_ended,
+)
 
 logger = logging.getLogger(__name__)
 
+_MEETING = "ranks-"
+
+GROUP_END_S = 15.0
+"""Time for the others to end by themselves once one has died: they determine which rank is gone, which takes 3 s."""
+
+
+def trainer_names(count: int) -> list[str]:
+    """Return the process names of the trainers by rank: trainer, trainer-1, …; none if the caller trains."""
+    return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))][:count]
+
+
+class LocalGroup:
+    """Group of ``count`` trainers, all of them on this machine: torchrun's variables, except the port.
+
+    The rendezvous is a file of the owner's: any user of the machine could connect to a port of the loopback interface.
+    """
+
+    def __init__(self, run_dir: Path, count: int) -> None:
+        self.end_s = GROUP_END_S
+        self._run_dir = run_dir
+        self._count = count
+        self._meeting = Path()
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of a trainer, by its process name; none for a single one. The first begins a group."""
+        if self._count == 1:
+            return {}
+        rank = local_rank(name)
+        if rank == 0:
+            folder = self._run_dir / LOCKS_FOLDER
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for former in folder.glob(f"{_MEETING}*"):
+                former.unlink(missing_ok=True)
+            self._meeting = folder / f"{_MEETING}{secrets.token_hex(8)}"
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._count),
+            "LOCAL_WORLD_SIZE": str(self._count),
+            RANKS_FILE_VARIABLE: str(self._meeting),
+        }
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Group of the trainers of all nodes, of which ``count`` are on this one: torchrun's variables."""
+
+    count: int
+    node: int
+    nodes: int
+    host: str
+    """Host of node 0, where the first trainer listens."""
+    port: int
+    attempt: RunAttempt
+    end_s: float = 5.0
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of a trainer, by its process name."""
+        rank = local_rank(name)
+        return {
+            "RANK": str(self.node * self.count + rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.nodes * self.count),
+            "LOCAL_WORLD_SIZE": str(self.count),
+            "GROUP_RANK": str(self.node),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+            "TORCHELASTIC_RESTART_COUNT": str(self.attempt.number),
+        }
+
+
+def local_rank(name: str) -> int:
+    """Return the rank, on this machine, of the trainer with this process name."""
+    return int(name.partition("-")[2] or "0")
+
+
+def cause_of(exit_codes: Mapping[str, int]) -> str:
+    """Return the process that ended the group: a user's mistake first, a signal, an error; the first, if all are 0.
+
+    A rank that lost another one ends with exit code 1, so that it is never named if there is a better reason.
+    """
+
+    def weight(name: str) -> int:
+        code = exit_codes[name]
+        if code == USER_ERROR_EXIT_CODE:
+            return 0
+        if code < 0:
+            return 2 if code == -signal.SIGTERM else 1
+        return 3 if code else 4
+
+    return min(exit_codes, key=weight)
+
+
 INTERRUPTED_EXIT_CODE = 130
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *BATCH_SIGNALS)
+UNKILLABLE_S = 10.0
+"""Time after SIGKILL from which a living process counts as in uninterruptible sleep."""
 FAREWELL_S = 10.0
 """Time for fetcher and decoders to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 NODE_END_S = 3.0
 """Time for a node's fetchers and decoders to end, when another node is gone."""
 
 CommandFor = Callable[[str], Sequence[str]]
-"""Command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, … (names.py)."""
+"""Command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, … (commands.py)."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The running processes of a session."""
+
+    pids: Mapping[str, int]
+    """Living processes by name."""
+    restarts: Mapping[str, int]
+    """Number of restarts by service."""
+    stopping: bool = False
+    """True from the moment at which the session begins to end."""
+
+
+@dataclass(frozen=True)
+class SessionOutcome:
+    """The outcome of a session."""
+
+    exit_status: ExitStatus
+    exit_code: int
+    error: str | None
+    restarts: Mapping[str, int]
+    seconds: float
+
+
+class RunningNode(Protocol):
+    """One of several nodes, as its supervisor sees it."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of all its processes."""
+
+    @property
+    def group(self) -> NodeGroup:
+        """Trainers of all nodes."""
+
+    def ending(self) -> tuple[int, str] | None:
+        """Return the exit code and reason, if this node has to end because of another one."""
+
+    def end_after_trainers(self, exit_code: int, how: str, error: str) -> tuple[int, str]:
+        """Return exit code and reason of this node after a trainer's end: ``how`` it ended, in words, and its error."""
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[socket.socket]:
+    """Yield a socket that receives one byte, the signal's number, for each signal that asks to stop."""
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        old_fd = signal.set_wakeup_fd(sender.fileno())
+        old_handlers = {
+            number: signal.signal(number, lambda number, frame: None)
+            for number in STOP_SIGNALS
+            # Under `nohup` a run outlives its terminal.
+            if not (number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN)
+        }
+        try:
+            yield receiver
+        finally:
+            for number, handler in old_handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old_fd)
+
+
+@dataclass(frozen=True)
+class StopStep:
+    """One stage of stopping: processes that must end before the next stage. No signal: they end by themselves."""
+
+    members: tuple[Child, ...]
+    number: signal.Signals | None
+    timeout_s: float = math.inf
+    """Timeout of this step, if shorter than STOP_TIMEOUT_S."""
+
+
+class Stopping:
+    """An ordered stop: it kills a process that ignores its signal for STOP_TIMEOUT_S, and trusts no kill either."""
+
+    def __init__(self, steps: Sequence[StopStep]) -> None:
+        self._steps = deque(steps)
+        self._step = StopStep((), None)
+        self._killed = False
+        self.patience_ends_s = math.inf
+
+    def pursue(self, now_s: float) -> Sequence[Child]:
+        """Take the steps that are due; return the processes that were killed and do not end: nothing more helps."""
+        while True:
+            alive = [child for child in self._step.members if child.alive]
+            if alive and now_s < self.patience_ends_s:
+                return ()
+            if alive and self._killed:
+                return alive
+            if alive and self._step.number is not None:
+                for child in alive:
+                    child.kill()
+                self._killed, self.patience_ends_s = True, now_s + UNKILLABLE_S
+                return ()
+            if not self._steps:
+                self.patience_ends_s = math.inf
+                return ()
+            self._step, self._killed = self._steps.popleft(), False
+            self.patience_ends_s = now_s + min(self._step.timeout_s, STOP_TIMEOUT_S)
+            for child in self._step.members:
+                if self._step.number is not None:
+                    child.send(self._step.number)
 
 
 class Supervisor:
@@ -88,7 +299,7 @@ class Supervisor:
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
         self._node = node
-        self._group = node.group if node is not None else LocalGroup(run_dir, local.trainers)
+        self._group: LocalGroup | NodeGroup = node.group if node is not None else LocalGroup(run_dir, local.trainers)
         self._group_ends_s = math.inf
         """End of the wait for the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
@@ -99,17 +310,17 @@ class Supervisor:
         self._error: str | None = None
 
     def _of_service(self, service: str) -> tuple[Child, ...]:
-        return tuple(child for child in self._children.values() if service_of(child.name) == service)
+        return tuple(child for child in self._children.values() if child.service == service)
 
     def _decoders(self, shard: int | None) -> tuple[Child, ...]:
-        return tuple(child for child in self._of_service("decoder") if shard_of(child.name) == shard)
+        return tuple(child for child in self._of_service("decoder") if child.shard == shard)
 
     @property
     def _trainers(self) -> tuple[Child, ...]:
         return self._of_service(TRAINER)
 
     def _make_child(self, name: str) -> Child:
-        policy = RestartPolicy(self._local.restart_min_s, self._local.restart_max_s)
+        policy = RestartPolicy(self._local.restart_min_s)
         return Child(name, self._run_dir / LOGS_FOLDER / f"{name}.log", policy)
 
     def run(self) -> SessionOutcome:
@@ -131,7 +342,7 @@ class Supervisor:
                         next_look_s = time.monotonic() + self._tick_s
                     self._turn(received, next_look_s)
             finally:
-                abandon(self._children.values(), self._local.stop_timeout_s)
+                self._abandon()
         return SessionOutcome(
             self._exit_status,
             self._exit_code,
@@ -139,6 +350,17 @@ class Supervisor:
             self._processes().restarts,
             time.monotonic() - began_s,
         )
+
+    def _abandon(self) -> None:
+        """Kill all remaining children. There are some only after an unexpected error."""
+        alive = [child for child in self._children.values() if child.alive]
+        for child in alive:
+            child.send(signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        for child in alive:
+            child.wait(deadline_s - time.monotonic())
+            child.kill()
+            child.reap() if child.wait(UNKILLABLE_S) else child.leave_behind()
 
     def _turn(self, received: socket.socket, next_look_s: float) -> None:
         """Sleep until an event occurs, and handle it."""
@@ -169,11 +391,11 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         # The kernel sends the parent-death signal when the thread that forked ends: it has to be the main one.
-        environment = child_environment(os.environ, self._secrets.get(service_of(child.name), ()))
+        environment = child_environment(os.environ, self._secrets.get(child.service, ()))
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if self._node is not None:
             environment |= self._node.environment
-        if service_of(child.name) == TRAINER:
+        if child.service == TRAINER:
             environment |= self._group.environment(child.name)
         child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
@@ -204,7 +426,7 @@ class Supervisor:
             self._start(self._another_decoder(shard))
 
     def _another_decoder(self, shard: int | None) -> Child:
-        """A decoder that has left, or a new one."""
+        """Return a decoder that has left, or a new one."""
         for child in self._decoders(shard):
             if not child.alive and child.due_s == math.inf:
                 child.retired = False
@@ -218,63 +440,58 @@ class Supervisor:
         self._selector.unregister(child.pidfd)
         exit_code = child.reap()
         logger.info("%s %s", child.name, how_it_ended(exit_code))
-        if service_of(child.name) == TRAINER:
+        if child.service == TRAINER:
             last = self._end_of_group(exit_code)
             if last is None:
                 return
             child, exit_code = last, last.exit_code
         if self._stop is not None:
-            if service_of(child.name) == TRAINER:
+            if child.service == TRAINER:
                 self._judge_stopped_trainer(child, exit_code)
             return
-        now_s = time.monotonic()
-        policy = self._children[TRAINER].policy if service_of(child.name) == TRAINER else child.policy
-        verdict = policy.ended(exit_code, now_s)
-        match verdict:
-            case Ended() if service_of(child.name) == TRAINER:
-                self._on_trainer_ended()
-            case Ended() if self._all_decoded(shard_of(child.name)):
-                pass
-            case Ended() if self._needed(child):
-                self._schedule(child, child.policy.died(now_s), exit_code, now_s)
-            case Ended():
-                child.retired = self._local.decoders == "auto"
-                self._say(f"{child.name} left")
-            case UserError():
-                self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.user_error()}")
-            case Restart() if self._node is not None and service_of(child.name) == TRAINER:
-                how = f"{child.name} {how_it_ended(exit_code)}"
-                self._fail(*self._node.end_after_trainers(exit_code, how, child.last_error()))
-            case Restart() if reason := self._always_the_same(child, exit_code):
-                self._fail(FAILED_EXIT_CODE, reason)
-            case Restart():
-                self._schedule(child, verdict, exit_code, now_s)
+        if exit_code == USER_ERROR_EXIT_CODE:
+            self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.user_error()}")
+        elif exit_code == 0 and child.service == TRAINER:
+            self._on_trainer_ended()
+        elif exit_code == 0 and (status := self._fetcher_status(child.shard)) and status.state == "finished":
+            pass  # everything is decoded
+        elif exit_code == 0 and self._may_leave(child):
+            child.retired = self._local.decoders == "auto"
+            self._say(f"{child.name} left")
+        elif exit_code and child.service == TRAINER and self._node is not None:
+            how = f"{child.name} {how_it_ended(exit_code)}"
+            self._fail(*self._node.end_after_trainers(exit_code, how, child.last_error()))
+        elif exit_code and (reason := self._always_the_same(child, exit_code)):
+            self._fail(FAILED_EXIT_CODE, reason)
+        else:
+            self._schedule(child, exit_code)
 
     def _end_of_group(self, exit_code: int) -> Child | None:
-        """Trainer that caused the end of the group; None while others are alive."""
+        """Return the trainer that caused the end of the group; None while others are alive."""
         trainers = self._trainers
         if any(child.alive for child in trainers):
-            patience_s = self._group.end_s if exit_code else self._local.stop_timeout_s
+            patience_s = self._group.end_s if exit_code else STOP_TIMEOUT_S
             self._group_ends_s = min(self._group_ends_s, time.monotonic() + patience_s)
             return None
         self._group_ends_s = math.inf
         return self._children[cause_of({child.name: child.exit_code for child in trainers})]
 
-    def _schedule(self, child: Child, restart: Restart, exit_code: int, now_s: float) -> None:
-        together = self._trainers if service_of(child.name) == TRAINER else (child,)
-        for one in together:
-            one.due_s = now_s + restart.after_s
-            if one in self._trainers[1:]:
-                one.policy.returns()  # a restart of the group is one restart, counted with the first trainer
+    def _schedule(self, child: Child, exit_code: int) -> None:
+        """Let a process start again after a pause, or all trainers together."""
+        together = self._trainers if child.service == TRAINER else (child,)
+        now_s = time.monotonic()
+        pause_s = together[0].policy.died(now_s)
+        for member in together:
+            member.due_s = now_s + pause_s
+        for trainer in together[1:]:
+            trainer.policy.returns()  # a restart of the group is one restart, counted with the first trainer
         who = "all trainers start" if len(together) > 1 else "it starts"
         reason = f": {error}" if exit_code > 0 and (error := child.last_error()) else ""
-        self._say(
-            f"{child.name} {how_it_ended(exit_code)}{reason}; {who} again in {restart.after_s:g} s (log: {child.log})"
-        )
+        self._say(f"{child.name} {how_it_ended(exit_code)}{reason}; {who} again in {pause_s:g} s (log: {child.log})")
 
     def _always_the_same(self, child: Child, exit_code: int) -> str:
-        """Reason to give up: a service fails again and again without a step in between; empty if there is none."""
-        failure = self._failures.get(TRAINER if service_of(child.name) == TRAINER else child.name)
+        """Return the reason to give up on a service that keeps failing without a step in between, or an empty text."""
+        failure = self._failures.get(TRAINER if child.service == TRAINER else child.name)
         if failure is None:
             return ""
         status = read_status(self._run_dir, TRAINER, TrainerStatus)
@@ -286,18 +503,15 @@ class Supervisor:
             f" its log has more: {child.log}"
         )
 
-    def _all_decoded(self, shard: int | None) -> bool:
-        return (status := self._fetcher_status(shard)) is not None and status.state == "finished"
-
     def _fetcher_status(self, shard: int | None) -> FetcherStatus | None:
-        """Status since the newest start of the fetcher."""
+        """Return the status since the newest start of the fetcher."""
         status = read_status(shard_dir(self._run_dir, shard), FETCHER, FetcherStatus)
         return status if status is not None and status.pid == self._children[fetcher_name(shard)].pid else None
 
-    def _needed(self, ended: Child) -> bool:
-        """True if the run can't continue without it. A decoder may leave (retired by hand, say), but not the last."""
-        others = self._decoders(shard_of(ended.name))
-        return service_of(ended.name) == FETCHER or not any(one.alive or one.due_s < math.inf for one in others)
+    def _may_leave(self, child: Child) -> bool:
+        """Return True for a decoder that is not the last: it may be retired by hand, or because fewer are wanted."""
+        others = self._decoders(child.shard)
+        return child.service != FETCHER and any(other.alive or other.due_s < math.inf for other in others)
 
     def _trainer_state(self) -> str | None:
         status = read_status(self._run_dir, TRAINER, TrainerStatus)
@@ -373,14 +587,11 @@ class Supervisor:
             others = (*self._of_service("decoder"), *self._of_service(FETCHER))
             self._begin_stop(StopStep(self._trainers, signal.SIGKILL), StopStep(others, signal.SIGTERM, NODE_END_S))
         else:
-            self._begin_stop(self._stop_trainer(), *self._stop_stream())
+            self._begin_stop(StopStep(self._trainers, signal.SIGTERM), *self._stop_stream())
 
     def _interrupt(self) -> None:
         self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
-        self._begin_stop(self._stop_trainer(), *self._stop_stream())
-
-    def _stop_trainer(self) -> StopStep:
-        return StopStep(self._trainers, signal.SIGTERM)
+        self._begin_stop(StopStep(self._trainers, signal.SIGTERM), *self._stop_stream())
 
     def _stop_stream(self) -> tuple[StopStep, StopStep]:
         # Decoders first: they take their leave from a fetcher that still listens.
@@ -390,11 +601,11 @@ class Supervisor:
     def _begin_stop(self, *steps: StopStep) -> None:
         for child in self._children.values():
             child.due_s = math.inf
-        self._stop = Stopping(steps, self._local.stop_timeout_s)
+        self._stop = Stopping(steps)
 
     def _processes(self) -> Processes:
         restarts = dict.fromkeys(SERVICES, 0)
         for child in self._children.values():
-            restarts[service_of(child.name)] += child.policy.restarts
+            restarts[child.service] += child.policy.restarts
         pids = {child.name: child.pid for child in self._children.values() if child.alive}
         return Processes(pids, restarts, self._stop is not None)

@@ -1,73 +1,73 @@
-"""Trainer process: device, model, checkpoint and feed around the loop."""
+"""Trainer process: run_trainer() connects and restores, train() is the loop."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from common.attempt import RunAttempt, attempt_of, publishing_of
 from common.errors import BadInputError
+from common.locks import RunAttempt, attempt_of, publishing_of
 from common.own_code import is_own
 from common.process import StopFlag
-from common.schema import EventSchema
-from common.status import TrainerStatus
-from common.status_files import write_status
+from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
-from services.trainer.checkpoints.changed_settings import changed_settings
-from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints
-from services.trainer.counting.checkpoint import read_position
-from services.trainer.health.health import update_limits
-from services.trainer.loop import train
-from services.trainer.plan_change import MisfitError, misfit, new_plan_remedy, require_same_plan
-from services.trainer.ranks.agreement import Agreement
-from services.trainer.ranks.rank_place import device_of, place_from
-from services.trainer.ranks.ranks import Ranks
-from services.trainer.run_checks import (
+from services.config.settings import TrainerConfig
+from services.trainer.agreement import Agreement, shares_of_rank
+from services.trainer.audit import Audit
+from services.trainer.checks import (
+    MisfitError,
+    changed_settings,
     config_for_checkpoint,
+    misfit,
+    new_plan_remedy,
     remedy_for_misfit,
     require_data,
     require_meaning,
     require_model,
     require_plan,
+    require_same_plan,
     warnings_of_speed,
 )
-from services.trainer.speed.device_environment import be_deterministic
-from services.trainer.speed.gauges import Gauges
+from services.trainer.commits import Checkpoints, Commits, FollowedCheckpoints
+from services.trainer.environment import RANKS_TIMEOUT_S, be_deterministic, device_of, place_from
+from services.trainer.feed import Feed
+from services.trainer.health import HEALTH_FILE, UPDATE_LIMITS, Guard, Health, HealthLog, Unhealthy
+from services.trainer.ranks import Ranks
+from services.trainer.speed import FlopMeter, Gauges
 from services.trainer.state import TrainState
-from services.trainer.stream.audit import audit_of
-from services.trainer.stream.copier import copiers_for
-from services.trainer.stream.feed import Feed
-from services.trainer.stream.shares import shares_of_rank
-from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
+from services.trainer.telemetry import ReadValidationEvents, Telemetry, fills_block, open_telemetry
 from workloads import registry
+from workloads.base.batch import Batch
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
-from workloads.base.cpu_tuning import tune_cpu
-from workloads.base.device import device_named
-from workloads.base.own_model import own_training
+from workloads.base.device import device_named, tune_cpu
+from workloads.base.module_training import NoModelTraining
 from workloads.base.random_streams import SharedPurpose, stream_seed
-from workloads.base.task import Task
-from workloads.base.training import Training
+from workloads.base.training import Task, Training, own_training
+from workloads.registry import NO_MODEL
 
 logger = logging.getLogger(__name__)
 
+_END: Any = object()
 _LOCK_WAIT_S = 60.0
-_STOP = b"\0stop"
 
 
 def training_of(config: Config) -> Training:
     """Training of the configured model."""
+    if config.trainer.model == NO_MODEL:
+        return NoModelTraining()
     if is_own(config.trainer.model):
         return own_training(config.trainer.model)
-    model = registry.workload(config.workload).models[config.trainer.model]
-    training: Training = registry.imported(model.training)
-    return training
+    return registry.loaded(registry.workload(config.workload).models[config.trainer.model].training)
 
 
 def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepContext:
@@ -75,7 +75,7 @@ def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepCont
     return StepContext(
         device,
         config.seed,
-        limits=update_limits(config.trainer.health),
+        limits=UPDATE_LIMITS,
         sum_over_ranks=ranks.sum_,
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
@@ -92,7 +92,6 @@ def new_state(config: Config, training: Training, context: StepContext, plan_has
         context.device,
         plan_hash,
         shards=config.stream.shards,
-        health=config.trainer.health,
         headline=training.headline,
         shown=training.shown,
         alarms=training.alarms,
@@ -112,35 +111,129 @@ def run_trainer(
     The environment may define this process as one of several ranks. Raises BadInputError for a user's mistake, RankLost
     if another rank is gone.
     """
-    place = place_from(os.environ)
-    name = config.trainer.device
+    place, attempt, name = place_from(os.environ), attempt_of(os.environ), config.trainer.device
     device = trainer_device(device_of(name, place, torch.cuda.device_count()) if place else name)
     set_up_torch(config, device)
-    ranks, checkpoints = Ranks.alone(), None
+    results = attempt.shared if attempt is not None else run_dir
+    config_json = config_for_checkpoint(config)
     try:
-        if place is not None:
-            shares_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
-            timeout_s = config.trainer.ranks_timeout_s
-            ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
-        checkpoints, latest = _restore(run_dir, config, stop, ranks, attempt_of(os.environ))
-        status = _resume(
-            run_dir,
-            config,
-            stop,
-            device,
-            ranks,
-            checkpoints,
-            latest,
-            read_validation_events,
-            accept_new_plan=accept_new_plan,
-        )
-        ranks.close()  # in good order; the others notice a rank that fails
+        with ExitStack() as stack:  # what is opened here is closed in the opposite order
+            ranks = Ranks.alone()
+            if place is not None:
+                shares_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
+                ranks = Ranks.join(place, device, timeout_s=RANKS_TIMEOUT_S, stopped=lambda: bool(stop))
+            checkpoints, latest = _restore(run_dir, config, stop, ranks, attempt)
+            stack.callback(checkpoints.close)
+            remedy = new_plan_remedy(latest[1], config_json) if latest is not None else ""
+            feed = _connect(run_dir, config, stop, device, ranks, accept=accept_new_plan, remedy=remedy)
+            stack.callback(feed.close)
+            require_plan(feed.plan_hash, config)
+            training = training_of(config)
+            state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
+            _begin(state, config, training, latest, accept_new_plan=accept_new_plan)
+            telemetry = open_telemetry(
+                run_dir,
+                config,
+                state,
+                training.evaluator(state.task, config.seed),
+                config_json,
+                read_validation_events,
+                rank=ranks.rank,
+                local_rank=place.local_rank if place is not None and attempt is not None else ranks.rank,
+                attempt=attempt,
+            )
+            stack.callback(telemetry.close)
+            telemetry.warn(training.warnings(config.trainer.of_model))
+            telemetry.warn(warnings_of_speed(config.stream.batch_events, device.type))
+            audit = None
+            if config.trainer.audit:
+                audit = Audit(results, state.audit_bytes, ranks, config.stream, attempt)
+            gauges = Gauges(results, config.trainer, device, rank=ranks.rank, ranks=ranks.size)
+            telemetry.status("starting", state, feed.waits, force=True)
+            log = HealthLog(results / HEALTH_FILE, publishing_of(attempt))
+            end = train(state, feed, checkpoints, telemetry, audit, log, config.trainer, config_json, gauges.stepped)
+            status = telemetry.status(end, state, feed.waits, force=True)
+            status = gauges.close(state, status, stopped=lambda: bool(stop))
+            if ranks.is_first:
+                write_status(run_dir, "trainer", status)
+            require_data(status)
+        ranks.close()  # the others know from it that this rank has not failed
         return status
     except StopRequested:
         return None
-    finally:
-        if checkpoints is not None:
-            checkpoints.close()
+
+
+def train(
+    state: TrainState,
+    feed: Feed,
+    checkpoints: Checkpoints,
+    telemetry: Telemetry,
+    audit: Audit | None,
+    health_log: HealthLog,
+    config: TrainerConfig,
+    config_json: str,
+    step_done: Callable[[int, Batch], None] = lambda step, batch: None,
+) -> Literal["finished", "stopped"]:
+    """Train until the plan ends, ``max_steps`` is reached, or a stop is requested. Ends with a checkpoint.
+
+    Independent of the model. Raises BadInputError if training diverges repeatedly.
+    """
+    guard = Guard(state.watch, health_log)
+    every = config.checkpoint_every
+    commits = Commits(state, checkpoints, guard, telemetry, audit, feed, config_json=config_json, every=every)
+    flops = FlopMeter()
+    started_s = time.monotonic() - state.seconds
+
+    def is_enough() -> bool:
+        return 0 < config.max_steps <= state.step
+
+    def commit(*, stepped: bool = False, ending: bool = False) -> None:
+        state.seconds = time.monotonic() - started_s
+        commits.turn(stepped=stepped, ending=ending)
+
+    with closing(commits):
+        while True:
+            try:
+                with closing(feed.stream(state.position)) as batches:
+                    while not is_enough() and not feed.stopped and (fed := next(batches, _END)) is not _END:
+                        telemetry.warn((feed.outside_values,) if feed.outside_values else ())
+                        if fed is None:  # no data yet: a fetcher without room may need a checkpoint before it has any
+                            telemetry.status("", state, feed.waits)  # else the waiting would not be seen
+                            commit()
+                            continue
+                        with flops.counted(state.task, fed.batch):
+                            metrics = state.task.step(fed.batch)  # forward, backward, update; no host sync
+                        telemetry.flops = flops.total
+                        state.step += 1
+                        state.position = fed.position  # from here on the batch counts as trained
+                        state.seconds = time.monotonic() - started_s
+                        if audit:
+                            audit.write(fed.audit_lines)
+                        state.recent.add(metrics[state.headline])
+                        guard.note(state.step, fed.batch, metrics)
+                        if state.step % config.log_every == 0 or state.step == 1:  # the only host sync
+                            telemetry.scalars(state, metrics | state.recent_mean(), feed.waits)
+                            guard.look()
+                            telemetry.health(state, guard.health, guard.reason)
+                        else:
+                            telemetry.status("training", state, feed.waits)
+                        telemetry.evaluate(state, fed.batch, fed.ids)
+                        commit(stepped=True)
+                        step_done(state.step, fed.batch)
+                if feed.ended:
+                    state.position = feed.position  # units without events may stand behind the last batch
+                commit(ending=True)
+                break
+            except Unhealthy as unhealthy:
+                commits.roll_back(unhealthy)
+                telemetry.rolled_back(state.step)
+                telemetry.health(state, Health.CRITICAL, str(unhealthy))
+                with suppress(StopRequested):
+                    feed.reconnect()
+    if feed.ended or is_enough():
+        feed.finished(state.position)
+        return "finished"
+    return "stopped"
 
 
 def _restore(
@@ -151,50 +244,37 @@ def _restore(
     Raises StopRequested on all ranks if the first one was asked to stop.
     """
     if not ranks.is_first:
-        word = ranks.broadcast(None)
-        if word == _STOP:
+        told = ranks.broadcast(None)
+        if told.get("stop"):
             raise StopRequested
-        checkpoint = ranks.broadcast_state(None)
-        found = (Path(word.decode()), checkpoint) if checkpoint is not None else None
-        return FollowedCheckpoints(run_dir, attempt), found
+        return FollowedCheckpoints(run_dir, attempt), (Path(told["name"]), told["content"]) if told else None
     keep = config.trainer.keep_checkpoints
     try:
         checkpoints = Checkpoints(run_dir, keep, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop), attempt=attempt)
     except StopRequested:
-        ranks.broadcast(_STOP)
+        ranks.broadcast({"stop": True})
         raise
-    if (counted := checkpoints.foreign()) is not None:
-        require_model(read_position(counted), config)
     latest = checkpoints.latest()
-    ranks.broadcast(latest[0].name.encode() if latest is not None else b"new")
-    ranks.broadcast_state(latest[1] if latest is not None else None)
+    ranks.broadcast({"name": latest[0].name, "content": latest[1]} if latest is not None else {})
     return checkpoints, latest
 
 
 def _connect(
-    run_dir: Path,
-    config: Config,
-    workload: EventSchema,
-    stop: StopFlag,
-    device: torch.device,
-    ranks: Ranks,
-    *,
-    accept: bool,
-    remedy: str,
+    run_dir: Path, config: Config, stop: StopFlag, device: torch.device, ranks: Ranks, *, accept: bool, remedy: str
 ) -> Feed:
     """Feed of this rank; ``remedy``: see Feed.
 
     Raises StopRequested on all ranks if one was asked to stop while it waited.
     """
-    feed = None
+    workload = config.stored_workload()
     try:
         feed = Feed(
             run_dir,
             workload,
             config.stream,
             config.transport,
-            copiers=copiers_for(device, workload.step_columns),
-            prefetch_units=config.trainer.prefetch_units,
+            device=device,
+            columns=workload.step_columns,
             audit=config.trainer.audit,
             keep_ids=fills_block(config) and ranks.is_first,
             stopped=lambda: bool(stop),
@@ -213,51 +293,36 @@ def _connect(
     return feed
 
 
-def _resume(
-    run_dir: Path,
+def _begin(
+    state: TrainState,
     config: Config,
-    stop: StopFlag,
-    device: torch.device,
-    ranks: Ranks,
-    checkpoints: Checkpoints,
+    training: Training,
     latest: tuple[Path, dict[str, Any]] | None,
-    read_validation_events: ReadValidationEvents,
     *,
     accept_new_plan: bool,
-) -> TrainerStatus:
-    workload = config.stored_workload()
+) -> None:
+    """Restore the newest checkpoint, or begin a new run. Raises BadInputError for a checkpoint that does not fit."""
+    if latest is None:
+        logger.info("new run, plan %.12s, device %s", state.plan_hash, state.device)
+        if config.trainer.start_from:
+            start_from(Path(config.trainer.start_from), state.task, config)
+        return
+    path, checkpoint = latest
     config_json = config_for_checkpoint(config)
-    remedy = new_plan_remedy(latest[1], config_json) if latest is not None else ""
-    feed = _connect(run_dir, config, workload, stop, device, ranks, accept=accept_new_plan, remedy=remedy)
+    require_model(checkpoint, config)
+    require_meaning(checkpoint, config, training.meaning_of_weights, path.name, ", or use --fresh to start over")
+    if not accept_new_plan:
+        require_same_plan(checkpoint, state.plan_hash, config_json)
     try:
-        require_plan(feed.plan_hash, config, run_dir)
-        training = training_of(config)
-        state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
-        if latest is not None:
-            path, checkpoint = latest
-            require_model(checkpoint, config)
-            require_meaning(
-                checkpoint, config, training.meaning_of_weights, path.name, ", or use --fresh to start over"
-            )
-            if not accept_new_plan:
-                require_same_plan(checkpoint, feed.plan_hash, config_json)
-            try:
-                state.restore(checkpoint, accept_new_plan=accept_new_plan)
-            except MisfitError as error:
-                logger.info("%s", error)
-                raise misfit(checkpoint, path.name, config) from None
-            logger.info("resumes from %s: step %d, epoch %d", path.name, state.step, state.position.epoch + 1)
-            for line in changed_settings(checkpoint["config"], config_json):
-                logger.info("changed since that checkpoint: %s", line)
-        else:
-            logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
-            if config.trainer.start_from:
-                start_from(Path(config.trainer.start_from), state.task, config)
-        of_speed = warnings_of_speed(config.stream.batch_events, device.type)
-        warnings = (*training.warnings(config.trainer.of_model), *of_speed)
-        return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events, warnings)
-    finally:
-        feed.close()
+        state.restore(checkpoint)
+    except MisfitError as error:
+        logger.info("%s", error)
+        raise misfit(checkpoint, path.name, config) from None
+    logger.info("resumes from %s: step %d, epoch %d", path.name, state.step, state.position.epoch + 1)
+    for line in changed_settings(checkpoint["config"], config_json):
+        logger.info("changed since that checkpoint: %s", line)
+    if 0 < config.trainer.max_steps <= state.step:
+        logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
 
 
 def start_from(place: Path, task: Task, config: Config) -> None:
@@ -292,60 +357,3 @@ def set_up_torch(config: Config, device: torch.device) -> None:
 def trainer_device(name: str) -> torch.device:
     """Device of that name; `auto` is CUDA where there is a device. Raises BadInputError if it is not available."""
     return device_named(name, f"trainer.device = {name!r}")
-
-
-def _train(
-    run_dir: Path,
-    config: Config,
-    state: TrainState,
-    feed: Feed,
-    checkpoints: Checkpoints,
-    ranks: Ranks,
-    stop: StopFlag,
-    read_validation_events: ReadValidationEvents,
-    warnings: tuple[str, ...],
-) -> TrainerStatus:
-    config_json = config_for_checkpoint(config)
-    evaluator = training_of(config).evaluator(state.task, config.seed)
-    attempt = attempt_of(os.environ)
-    results = attempt.shared if attempt is not None else run_dir
-    place = place_from(os.environ)
-    telemetry = open_telemetry(
-        run_dir,
-        config,
-        state,
-        evaluator,
-        config_json,
-        read_validation_events,
-        rank=ranks.rank,
-        local_rank=place.local_rank if place is not None and attempt is not None else ranks.rank,
-        attempt=attempt,
-    )
-    telemetry.warn(warnings)
-    audit = audit_of(run_dir, state.audit_bytes, ranks, config.stream, attempt) if config.trainer.audit else None
-    if 0 < config.trainer.max_steps <= state.step:
-        logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
-    gauges = Gauges(results, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
-    try:
-        telemetry.status("starting", state, feed.waits, force=True)
-        end = train(
-            results,
-            state,
-            feed,
-            checkpoints,
-            telemetry,
-            audit,
-            config.trainer,
-            config_json,
-            lambda: feed.stopped,
-            gauges.stepped,
-            publishing_of(attempt),
-        )
-        status = telemetry.status(end, state, feed.waits, force=True)
-        status = gauges.close(state, status, stopped=lambda: bool(stop))
-        if ranks.is_first:
-            write_status(run_dir, "trainer", status)
-    finally:
-        telemetry.close()
-    require_data(status)
-    return status

@@ -1,4 +1,4 @@
-"""State of training: task, position in the stream, counters. A checkpoint stores all of it, and nothing else."""
+"""State of training: task, place in the stream, counters. A checkpoint stores all of it, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,20 +7,62 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
-from services.config.health import HealthConfig
-from services.trainer.health.health import HealthWatch
-from services.trainer.plan_change import MisfitError
-from services.trainer.progress import TrainingProgress
-from services.trainer.telemetry.window import WindowedMean
-from workloads.base.limits import Alarm
-from workloads.base.task import Task
+from common.errors import BadInputError
+from services.trainer.checks import MisfitError
+from services.trainer.health import HealthLimits, HealthWatch
+from services.trainer.position import read_position, start_of
+from workloads.base.training import Alarm, Task
+
+
+class WindowedMean:
+    """Mean of the last ``size`` values; NaN while one of them is not finite."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        # One row per value: the value, or 0, and 1 if it is not finite. (A sum with an infinity would stay infinite.)
+        self._values = torch.zeros(size, 2, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._count = 0
+
+    def add(self, value: Tensor) -> None:
+        """Add a 0-dim value."""
+        index = self._count % len(self._values)
+        row = torch.stack([torch.nan_to_num(value, 0.0, 0.0, 0.0), ~value.isfinite()]).double()
+        if index == 0 and self._count:
+            self._values[0] = row
+            self._sums = self._values.sum(0)
+        else:
+            self._sums += row - self._values[index]
+            self._values[index] = row
+        self._count += 1
+
+    def mean(self) -> Tensor:
+        """Mean, 0-dim; 0 before the first value."""
+        filled = max(min(self._count, len(self._values)), 1)
+        total, num_bad = self._sums.unbind()
+        return torch.where(num_bad > 0, torch.nan, total / filled).float()
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """State for the checkpoint."""
+        return {"values": self._values, "sums": self._sums, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
+        """Restore state_dict(), bit for bit."""
+        values, sums, count = state["values"], state["sums"], state["count"]
+        assert isinstance(values, Tensor)
+        assert isinstance(sums, Tensor)
+        assert isinstance(count, int)
+        self._values.copy_(values)
+        self._sums = sums.to(self._sums)
+        self._count = count
+
 
 AVERAGED_STEPS = 500
 
 
-class TrainState(TrainingProgress):
+class TrainState:
     """State of training. Mutable: the loop advances it, a checkpoint stores it."""
 
     def __init__(
@@ -30,29 +72,42 @@ class TrainState(TrainingProgress):
         plan_hash: str,
         *,
         shards: int = 1,
-        health: HealthConfig | None = None,
         headline: str = "loss",
         shown: Sequence[str] = (),
         alarms: Mapping[str, float | Alarm] = MappingProxyType({}),
+        limits: HealthLimits | None = None,
     ) -> None:
         """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file;
         ``alarms``: see Training."""
-        super().__init__(plan_hash, shards=shards)
         self.task = task
         self.device = device
+        self.plan_hash = plan_hash
+        self.step = 0
+        self.seconds = 0.0
+        """Training time over all restarts."""
+        self.position = start_of(shards)
+        self.audit_bytes: dict[str, int] = {}
+        """Size of each audit file: see audit.py."""
         self.headline = headline
         self.shown = (*shown, f"{headline}_ma_{AVERAGED_STEPS}")
+        """Metrics shown in the status file."""
         self.recent = WindowedMean(AVERAGED_STEPS, device)
         """Windowed mean of the headline metric."""
-        self.watch = HealthWatch(health or HealthConfig(), alarms)
+        self.watch = HealthWatch(alarms, limits)
 
     def recent_mean(self) -> dict[str, Tensor]:
-        """Recent mean, by its name as a metric."""
+        """Return the recent mean, by its name as a metric."""
         return {f"{self.headline}_ma_{AVERAGED_STEPS}": self.recent.mean()}
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
-        """State as stored in a checkpoint: tensors, numbers and texts."""
-        return super().checkpoint(config_json) | {
+        """Return the state as stored in a checkpoint: tensors, numbers and texts."""
+        return {
+            "plan_hash": self.plan_hash,
+            "step": self.step,
+            "seconds": self.seconds,
+            "position": self.position.model_dump_json(),
+            "audit_bytes": self.audit_bytes,
+            "config": config_json,
             self.headline: self.recent.state_dict(),
             "watch": self.watch.state_dict(),
             "task": self.task.state_dict(),
@@ -60,13 +115,24 @@ class TrainState(TrainingProgress):
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
 
-    def restore(self, checkpoint: Mapping[str, Any], *, accept_new_plan: bool) -> None:
-        """Continue from a checkpoint.
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint. Of another plan (see require_same_plan) its weights are kept, and the training so
+        far still counts; the stream begins at its start.
 
-        Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` its weights are kept, and the
-        stream restarts.
+        Raises MisfitError if the weights fit no network, BadInputError for a position of another version.
         """
-        super().restore(checkpoint, accept_new_plan=accept_new_plan)
+        self.step = checkpoint["step"]
+        self.seconds = checkpoint["seconds"]
+        num_shards = len(self.position.shards)
+        try:
+            self.position = read_position(checkpoint["position"])
+            self.audit_bytes = dict(checkpoint["audit_bytes"])
+        except (ValidationError, TypeError):
+            raise BadInputError(
+                f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
+            ) from None
+        if checkpoint["plan_hash"] != self.plan_hash:
+            self.position = start_of(num_shards, self.position)
         try:
             self.task.load_state_dict(checkpoint["task"])
         except (KeyError, RuntimeError, ValueError) as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
-import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -15,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.__main__ import __doc__ as HELP
 from benchmarks.gpu.columns import COLUMNS
-from benchmarks.gpu.stages import MODEL, STAGES
+from benchmarks.gpu.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -39,6 +36,7 @@ def written(folder: Path) -> tuple[str, dict[str, Any]]:
     return page.read_text(), json.loads(data.read_text())
 
 
+@pytest.mark.timeout(2400)
 def test_on_the_cpu_every_stage_that_makes_sense_there_runs_and_the_others_say_why_not(tmp_path: Path) -> None:
     done = run("--device", "cpu", "--quick", "-o", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,30 +60,10 @@ def test_on_the_cpu_every_stage_that_makes_sense_there_runs_and_the_others_say_w
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--device", "cuda"], "--device cuda: there is no CUDA device here; use --device cpu"),
-        (["--device", "gpu"], "--device gpu: expected auto, cpu, cuda or cuda:N"),
-        (["--device", "auto"], "--device auto: name the device to measure, cuda, cuda:N or cpu"),
-        (["--device", "cpu", "-o", "/proc/here"], "--output /proc/here: can't write there (No such file or directory)"),
-    ],
-)
-def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(tmp_path: Path, words: list[str], message: str) -> None:
-    done = run("-o", str(tmp_path), *words, CUDA_VISIBLE_DEVICES="")
-    assert (done.returncode, done.stderr) == (2, message + "\n")
+def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = run("-o", str(tmp_path), "--device", "auto", CUDA_VISIBLE_DEVICES="")
+    assert (done.returncode, done.stderr) == (2, "--device auto: name the device to measure, cuda, cuda:N or cpu\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_help_has_examples_with_options_that_exist() -> None:
-    done = run("--help")
-    assert done.returncode == 0
-    examples = re.findall(r"^    python -m benchmarks\.gpu(.*)$", str(HELP), re.MULTILINE)
-    assert len(examples) == 4
-    for example in examples:
-        assert f"python -m benchmarks.gpu{example}" in done.stdout
-        words = [word for word in shlex.split(example, comments=True) if word.startswith("-")]
-        assert all(word in done.stdout.partition("options:")[2] for word in words)
 
 
 def packages_of(*distributions: str) -> set[str]:
@@ -128,56 +106,3 @@ def test_on_a_machine_with_torch_alone_the_card_is_measured_and_the_missing_pack
     assert states["step"] == ("skipped", "not installed: numpy, pydantic (pip install numpy pydantic)")
     assert states["pipeline"][1].startswith("not installed: numpy, pydantic, pyarrow, zmq (pip install")
     assert "not installed: numpy, pydantic" in done.stdout
-
-
-def test_torch_numpy_and_pydantic_are_all_that_the_stages_of_the_model_import(tmp_path: Path) -> None:
-    """No pyarrow, zmq, msgpack, scipy or matplotlib: what a task, the simulator and a copier import stays small."""
-    python, path = bare(tmp_path / "packages", "torch", *MODEL)
-    names = [stage.name for stage in STAGES if stage.needs == MODEL and not stage.only_cuda]
-    assert names == ["step", "checks", "copies", "memory", "ranks"]
-    # Each loads its module at its start, and the longest one, `step`, uses what the others use.
-    imported = [*python, "-c", "import benchmarks.gpu.step_stage"]
-    assert subprocess.run(imported, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, check=False).returncode == 0
-    words = [word for name in names[1:] for word in ("--only", name)]
-    done = run(*words, "--device", "cpu", "--quick", "-o", str(tmp_path / "out"), python=python, PYTHONPATH=path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, data = written(tmp_path / "out")
-    assert {one["state"] for one in data["findings"]} == {"done"}
-
-
-def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
-    python, path = bare(tmp_path / "packages", "numpy")
-    done = run("--device", "cpu", "-o", str(tmp_path / "out"), python=python, PYTHONPATH=path)
-    assert (done.returncode, done.stderr) == (2, "torch 2.7 or newer is needed, and this Python has none\n")
-
-
-def heed_interruptions() -> None:
-    """In a process that a shell starts in the background, and in its children, SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_what_was_measured_before_an_interruption_is_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "-o", str(tmp_path)]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interruptions,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "s  plain, float32, 256 events" in line:
-            process.send_signal(signal.SIGINT)
-            break
-    _, errors = process.communicate()
-    assert (process.returncode, errors) == (130, "")
-    page, data = written(tmp_path)
-    *done, last = data["findings"]  # the step, unless the signal came late
-    assert done[0]["name"] == "ceilings"
-    assert {one["state"] for one in done} == {"done"}
-    assert last["state"] == "interrupted"
-    step = next(one for one in data["findings"] if one["name"] == "step")
-    assert step["rows"][0]["variant"] == "shipped"
-    assert ", interrupted)" in page

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import script_step
-from benchmarks.bench_script_step import CPU, make_cases, make_task
-from benchmarks.bench_step import make_batch
+from benchmarks.bench_script_step import make_cases
 from benchmarks.script_step import ScriptStep, Widths
 
 
@@ -38,18 +37,6 @@ def test_a_step_trains_all_networks_and_penalises_the_drawn_muons_every_second_t
     assert slopes == [25] * 3  # of five updates, the first, third and fifth
     after = [parameter for network in networks for parameter in network.parameters()]
     assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-
-
-def test_our_penalty_sees_one_part_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.bench_script_step.PENALTY_MUONS", 16)
-    task = make_task(1, 16, critic_steps=2)
-    seen = []
-    slope = task.networks._slope
-    monkeypatch.setattr(
-        task.networks, "_slope", lambda between_PF, *rest: seen.append(len(between_PF)) or slope(between_PF, *rest)
-    )
-    task.step(make_batch(16, CPU))
-    assert seen == [16]  # 64 muons in four parts; the second update has no penalty
 
 
 @pytest.mark.slow

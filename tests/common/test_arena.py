@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.arena import Arena
 from common.errors import BadInputError
+from common.transport import Arena
 
 PAGE = 4096
 
@@ -48,7 +46,7 @@ def test_an_arena_that_does_not_fit_into_memory_names_both_settings() -> None:
 
 def test_an_arena_waits_for_memory_as_long_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     left = [0, PAGE, 2 * PAGE]
-    monkeypatch.setattr("common.arena.available_memory_bytes", lambda: left.pop(0))
+    monkeypatch.setattr("common.transport.available_memory_bytes", lambda: left.pop(0))
     Arena.create(2, PAGE, lambda: True).close()
     assert left == []
     left[:] = [0, PAGE]
@@ -59,24 +57,6 @@ def test_an_arena_waits_for_memory_as_long_as_it_is_told_to(monkeypatch: pytest.
 def test_no_peer_can_add_a_seal_with_which_later_decoders_could_not_write() -> None:
     with Arena.create(1, PAGE) as arena, pytest.raises(PermissionError):
         fcntl.fcntl(arena.fd, 1033, 0x0010)  # F_ADD_SEALS, F_SEAL_FUTURE_WRITE
-
-
-def test_a_descriptor_passed_through_a_socket_maps_the_same_bytes() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with ours, theirs, Arena.create(2, PAGE) as arena:
-        socket.send_fds(ours, [b"x"], [arena.fd])
-        _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
-        with Arena.attach(fds[0], 2, PAGE, writable=True) as other:
-            other.slot(1)[:4] = [1, 2, 3, 4]
-            assert arena.slot(1)[:4].tolist() == [1, 2, 3, 4]
-
-
-def test_the_bytes_outlive_the_one_who_made_them() -> None:
-    arena = Arena.create(1, PAGE)
-    arena.slot(0)[0] = 42
-    with Arena.attach(os.dup(arena.fd), 1, PAGE, writable=False) as other:
-        arena.close()
-        assert other.slot(0)[0] == 42
 
 
 def test_a_reader_can_not_write() -> None:
@@ -93,20 +73,3 @@ def test_a_descriptor_of_another_size_is_refused_and_closed() -> None:
             Arena.attach(fd, 3, PAGE, writable=False)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
-
-
-def test_the_arena_has_no_name_that_could_leak() -> None:
-    with Arena.create(1, PAGE) as arena:
-        inode = os.fstat(arena.fd).st_ino
-        shm = Path("/dev/shm")
-        names = (
-            [path for path in shm.iterdir() if path.exists() and path.stat().st_ino == inode] if shm.exists() else []
-        )
-        assert names == []
-        assert "memfd" in os.readlink(f"/proc/self/fd/{arena.fd}")  # noqa: PTH115  the link's target is no path
-
-
-def test_closing_twice_is_as_closing_once() -> None:
-    arena = Arena.create(1, PAGE)
-    arena.close()
-    arena.close()

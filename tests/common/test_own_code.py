@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -79,7 +78,6 @@ def test_a_module_in_pythonpath_comes_before_the_current_folder(
         ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package' .*faulty.py, line 1"),
         ("x = 1\n1 / 0", "ZeroDivisionError: division by zero .*faulty.py, line 2"),
         ("def f(:", "SyntaxError: .*faulty.py, line 1"),
-        ("import json\n\njson.loads('{')", "JSONDecodeError: .*faulty.py, line 3"),
         ("OTHER = 1", r"faulty.py has no 'TRAINING'"),
     ],
 )
@@ -99,19 +97,11 @@ def test_a_module_that_is_nowhere_is_said_with_where_it_was_looked_for(folder: P
     "code",
     [
         "TRAINING = 1",
-        "def TRAINING(): pass",
-        "class TRAINING: pass",
-        "from json import loads as TRAINING",
-        "import json as TRAINING",
         "from json import *",
         "def __getattr__(name): return 3",
         "if True:\n    try:\n        with open('x') as TRAINING: pass\n    except OSError: TRAINING = 2",
-        "for TRAINING in 'a': pass",
         "def f():\n    global TRAINING\n    TRAINING = 1\nf()",
-        "import sys\nsetattr(sys.modules[__name__], 'TRAIN' + 'ING', 1)",
         "globals()['TRAIN' + 'ING'] = 1",
-        "print(TRAINING := 1)",
-        "TRAINING: int = 1",
         "_, (*TRAINING, _) = 1, (2, 3)",
     ],
 )
@@ -124,10 +114,8 @@ def test_every_way_to_bind_a_name_is_one(folder: Path, code: str) -> None:
     ("code", "why"),
     [
         ("open('ran', 'w').close()\nTRAINING = 1", "faulty.py has no 'TRANING'; did you mean 'TRAINING'?$"),
-        ("training = 1", "faulty.py has no 'TRANING'$"),
         ("traning = 1", "faulty.py has no 'TRANING'; did you mean 'traning'?$"),
         ("def f():\n    TRANING = 1\nTRANING", "faulty.py has no 'TRANING'$"),
-        ("net.eval(), net.modules()", "faulty.py has no 'TRANING'$"),
         ("class C:\n    TRANING = 1", "faulty.py has no 'TRANING'$"),
         ("def f(:", "can't be imported: SyntaxError: .*faulty.py, line 1"),
         ("x = '\0'", "can't be imported: .*null bytes"),
@@ -150,19 +138,3 @@ def test_a_module_that_a_package_lacks_is_found_without_running_it(folder: Path)
     with pytest.raises(BadInputError, match=r"mine.py is no package"):
         require_module("pack.inner.mine.deeper:TRAINING")
     assert not (folder / "ran").exists()
-
-
-def test_a_package_of_a_finder_of_its_own_is_found_as_pip_install_editable_makes_one(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path_factory.mktemp("source") / "editable_one.py"
-    place.write_text("TRAINING = 4")
-
-    class Finder:
-        @staticmethod
-        def find_spec(name: str, path: object = None, target: object = None) -> object:
-            return spec_from_file_location(name, place) if name == "editable_one" else None
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
-    require_module("editable_one:TRAINING")
-    assert import_own("editable_one:TRAINING") == 4

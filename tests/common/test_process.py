@@ -1,7 +1,8 @@
-"""Errors of background threads, and the state of other processes."""
+"""Service processes: logs of threads and of lines without end, signals, ends, and work in a copy."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -9,10 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from common.process import PARENT_VARIABLE, is_suspended, tell_thread_errors
+from common import process as rarely
+from common.process import PARENT_VARIABLE, CopyEnded, Rarely, Say, apart, is_suspended, tell_thread_errors
 
 
 def test_an_error_of_the_disk_in_a_librarys_thread_is_one_line(
@@ -74,17 +78,6 @@ def test_a_stopped_process_is_suspended_and_a_sleeping_one_is_not(
 
 
 @pytest.mark.process
-def test_a_process_in_uninterruptible_sleep_is_suspended(start: Callable[[str], subprocess.Popen[str]]) -> None:
-    """The parent of a vfork sleeps like that until its child ends."""
-    process = start("import ctypes; print('here'); c = ctypes.CDLL(None); c.vfork() or c.pause()")
-    assert comes_true(lambda: is_suspended(process.pid))
-
-
-def test_a_process_that_can_not_be_seen_is_not_called_suspended() -> None:
-    assert not is_suspended(2**22 + 1)
-
-
-@pytest.mark.process
 @pytest.mark.parametrize(("is_child", "stops"), [(False, True), (True, False)])
 def test_the_signal_of_a_batch_system_stops_a_service_on_its_own_and_is_left_to_the_parent_of_another(
     is_child: bool, stops: bool
@@ -94,3 +87,124 @@ def test_the_signal_of_a_batch_system_stops_a_service_on_its_own_and_is_left_to_
     environment = os.environ | ({PARENT_VARIABLE: str(os.getpid())} if is_child else {})
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert ended.stdout == f"{stops}\n"
+
+
+def test_a_line_that_comes_without_end_is_told_a_few_times_a_minute_with_how_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(rarely.time, "monotonic", lambda: now_s)
+    line = Rarely(logging.getLogger("some service"))
+    for i in range(1000):
+        line.log("refused %d", i)
+    assert [record.getMessage() for record in caplog.records] == [f"refused {i}" for i in range(5)]
+    now_s += 60.0
+    line.log("refused %s", "another")
+    line.log("refused %s", "one more")
+    assert [record.getMessage() for record in caplog.records[5:]] == [
+        "refused another (and 995 more like it)",
+        "refused one more",
+    ]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+BOUND_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = """
+import ctypes, signal, sys
+from common.process import end_after_stop
+from common.process import StopFlag
+stop = StopFlag()
+end_after_stop(float(sys.argv[1]))
+print("here", flush=True)
+"""
+NEVER_ENDS = SETUP + "while True: ctypes.CDLL(None).select(0, None, None, None, None)"
+
+Start = Callable[[str, float], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start_with_deadline() -> Iterator[Start]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(code: str, deadline_s: float) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, str(deadline_s)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.process
+def test_a_process_that_does_not_stop_ends_after_its_deadline(start_with_deadline: Start) -> None:
+    process = start_with_deadline(NEVER_ENDS, 0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(BOUND_S) == -signal.SIGKILL
+    assert process.stderr is not None
+    assert b"asked to stop 0.05 s ago" in process.stderr.read()
+
+
+@pytest.mark.process
+def test_what_the_copy_says_is_heard_and_changes_nothing_here() -> None:
+    here: list[int] = []
+
+    def work(say: Say) -> None:
+        here.append(1)
+        say("one")
+        say("two µ")
+
+    assert list(apart(work)) == ["one", "two µ"]
+    assert not here
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("number", "is_own"),
+    [(signal.SIGSEGV, True), (signal.SIGABRT, True), (signal.SIGKILL, False), (signal.SIGBUS, False)],
+)
+def test_the_end_of_the_copy_is_told_with_what_it_said_before(number: signal.Signals, is_own: bool) -> None:
+    def work(say: Say) -> None:
+        say("before")
+        os.kill(os.getpid(), number)
+
+    heard: list[str] = []
+    with pytest.raises(CopyEnded, match=number.name) as told:
+        heard.extend(apart(work))
+    assert heard == ["before"]
+    assert told.value.is_own == is_own
+
+
+@pytest.mark.process
+def test_an_error_in_the_copy_is_its_own_end(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(say: Say) -> None:
+        raise RuntimeError("of the copy")
+
+    with pytest.raises(CopyEnded, match="exit code 1") as told:
+        list(apart(work))
+    assert told.value.is_own
+    assert "of the copy" in capfd.readouterr().err
+
+
+@pytest.mark.process
+def test_a_copy_that_nobody_hears_any_more_ends_and_may_remove_its_file(tmp_path: Path) -> None:
+    unfinished = tmp_path / "part"
+
+    def work(say: Say) -> None:
+        unfinished.touch()
+        try:
+            say(str(os.getpid()))
+            time.sleep(100)
+        finally:
+            unfinished.unlink()
+
+    with closing(apart(work)) as lines:  # type: ignore[type-var]
+        pid = int(next(lines))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not unfinished.exists()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from shown_statuses import FETCHER, TRAINER
 
-from common.metrics import LastHour
 from common.run_words import (
     bottleneck,
     bottleneck_of_the_hour,
     files_words,
     gpu_words,
-    health_words,
     progress_line,
     remaining_s,
     work_words,
 )
-from common.status import Counters, FetcherStatus, GpuStatus, Hop, TimeShares, TrainerStatus
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, LastHour, TimeShares, TrainerStatus
 
 
 def fetcher(**shares: float) -> FetcherStatus:
@@ -27,34 +27,24 @@ def trainer(**shares: float) -> TrainerStatus:
     return TrainerStatus(last_hour=TimeShares(seconds=3600.0, shares=shares))
 
 
-def test_the_stage_that_the_dispatcher_waited_for_most_was_the_bottleneck_of_the_hour() -> None:
-    words = bottleneck_of_the_hour(
-        fetcher(no_free_slot=0.05, no_credit=0.3, not_staged=0.2), trainer(put=0.1, get=0.44)
-    )
-    assert words == "decoders (no credit 30 % of the last 1 h; the trainer waited for data 44 %)"
-
-
-def test_a_trainer_whose_batches_are_always_ready_was_the_bottleneck_although_nothing_stalled() -> None:
-    words = bottleneck_of_the_hour(fetcher(no_free_slot=0.0), trainer(put=0.99, get=0.0))
-    assert words.startswith("trainer (its next batch was ready 99 % of the last 1 h")
-
-
-def test_an_hour_in_which_nobody_waited_has_no_bottleneck() -> None:
-    words = bottleneck_of_the_hour(fetcher(no_credit=0.02), trainer(put=0.2, get=0.01))
-    assert words == "none (the last 1 h; the trainer waited for data 1 %)"
-
-
-def test_nothing_is_said_of_an_hour_before_anything_was_measured() -> None:
-    assert bottleneck_of_the_hour(None, None) == ""
-    assert bottleneck_of_the_hour(FetcherStatus(), TrainerStatus()) == ""
-
-
-def test_one_of_the_two_statuses_is_enough_for_the_hour() -> None:
-    assert (
-        bottleneck_of_the_hour(fetcher(not_staged=1.0), None)
-        == "staging (next files not staged yet 100 % of the last 1 h)"
-    )
-    assert bottleneck_of_the_hour(None, trainer(put=0.8, get=0.0)).startswith("trainer (")
+@pytest.mark.parametrize(
+    ("fetcher", "trainer", "words"),
+    [
+        (
+            fetcher(no_free_slot=0.05, no_credit=0.3, not_staged=0.2),
+            trainer(put=0.1, get=0.44),
+            "decoders (no credit 30 % of the last 1 h; the trainer waited for data 44 %)",
+        ),
+        (fetcher(no_free_slot=0.0), trainer(put=0.99), "trainer (its next batch was ready 99 % of the last 1 h"),
+        (fetcher(no_credit=0.02), trainer(get=0.01), "none (the last 1 h; the trainer waited for data 1 %)"),
+        (fetcher(not_staged=1.0), None, "staging (next files not staged yet 100 % of the last 1 h)"),
+        (None, trainer(put=0.8, get=0.0), "trainer ("),
+    ],
+)
+def test_the_bottleneck_of_the_hour_is_what_was_waited_for_most(
+    fetcher: FetcherStatus | None, trainer: TrainerStatus | None, words: str
+) -> None:
+    assert bottleneck_of_the_hour(fetcher, trainer).startswith(words)
 
 
 def test_the_last_hour_forgets_what_was_before_it_and_keeps_a_sample_a_minute() -> None:
@@ -66,28 +56,23 @@ def test_the_last_hour_forgets_what_was_before_it_and_keeps_a_sample_a_minute() 
             assert shares == TimeShares(seconds=1800.0, shares={"get": 1.0})
     assert shares.shares == {"get": 0.0}
     assert 3600.0 <= shares.seconds < 3660.0
-    assert len(hour._samples) <= 62
 
 
-def test_the_share_of_an_hour_in_which_half_was_waited_is_a_half() -> None:
-    hour = LastHour()
-    hour.update(0.0, {"put": 0.0})
-    assert hour.update(1200.0, {"put": 600.0}) == TimeShares(seconds=1200.0, shares={"put": 0.5})
-
-
-def test_the_eta_of_an_epoch_follows_from_the_files_planned_so_far() -> None:
-    # 40 files of 500 events; 18,000 are left, read at 80 · 2000 / 1600 = 100 a second.
-    assert remaining_s(FETCHER, TRAINER) == pytest.approx(180.0)
-
-
-def test_the_eta_of_max_steps_follows_from_the_events_in_a_step() -> None:
-    # 160 events a step, so half a step a second.
-    assert remaining_s(None, TRAINER.model_copy(update={"max_steps": 110})) == pytest.approx(200.0)
-
-
-def test_the_sooner_end_of_two_is_the_eta() -> None:
-    assert remaining_s(FETCHER, TRAINER.model_copy(update={"max_steps": 110})) == pytest.approx(180.0)
-    assert remaining_s(FETCHER, TRAINER.model_copy(update={"max_steps": 20})) == pytest.approx(20.0)
+@pytest.mark.parametrize(
+    ("fetcher", "max_steps", "expected_s"),
+    [
+        (FETCHER, 0, 180.0),  # 40 files of 500 events; 18,000 are left, read at 80 · 2000 / 1600 = 100 a second
+        (None, 110, 200.0),  # 160 events a step, so half a step a second
+        (FETCHER, 110, 180.0),
+        (FETCHER, 20, 20.0),
+        (FETCHER.model_copy(update={"files_planned": 0}), 0, None),
+    ],
+)
+def test_the_eta_is_that_of_the_epochs_or_of_max_steps_whichever_is_sooner(
+    fetcher: FetcherStatus | None, max_steps: int, expected_s: float | None
+) -> None:
+    found = remaining_s(fetcher, TRAINER.model_copy(update={"max_steps": max_steps}))
+    assert found == (expected_s and pytest.approx(expected_s))
 
 
 @pytest.mark.parametrize(
@@ -106,58 +91,54 @@ def test_an_eta_that_nothing_tells_is_unknown(change: dict[str, object]) -> None
     assert "ETA" not in progress_line(FETCHER, trainer, {}, 5.0)
 
 
-def test_an_eta_is_unknown_before_the_first_file_is_planned_and_before_any_status() -> None:
-    assert remaining_s(FETCHER.model_copy(update={"files_planned": 0}), TRAINER) is None
-    assert remaining_s(None, None) is None
-
-
 @pytest.mark.parametrize(
-    ("stage", "reason", "words"),
+    ("of_fetcher", "of_trainer", "words"),
     [
-        ("trainer", "no_free_slot", "trainer (compute-bound: no free slot 71 % of the last 5 s) - trainer.threads=0 "),
-        ("decoders", "no_credit", "decoders (no credit 71 % of the last 5 s) - add some with --decoders"),
-        ("staging", "not_staged", "staging (next files not staged yet 71 % of the last 5 s) - "),
+        (
+            {"bottleneck": "trainer", "stall_shares": {"no_free_slot": 0.71}},
+            {},
+            "trainer (compute-bound: no free slot 71 % of the last 5 s) - trainer.threads=0 …",
+        ),
+        (
+            {"bottleneck": "decoders", "stall_shares": {"no_credit": 0.71}},
+            {},
+            "decoders (no credit 71 % of the last 5 s) - add some with --decoders…",
+        ),
+        (
+            {"bottleneck": "staging", "stall_shares": {"not_staged": 0.71}},
+            {},
+            "staging (next files not staged yet 71 % of the last 5 s) - …",
+        ),
+        (
+            {},
+            {"wait_fraction": 0.02, "device": "cuda:0"},
+            "trainer (compute-bound: waits for data 2 % of the time) - trainer.precision=bf16 or a faster GPU helps",
+        ),
+        (
+            {},
+            {"wait_fraction": 0.2, "batches": Hop(wait_put_share=0.3)},
+            "none (the trainer waits for data 20 % of the time)",
+        ),
+        (
+            {"bottleneck": "trainer", "stall_shares": {"no_free_slot": 0.5}},
+            {"wait_fraction": 0.6},
+            "slots (no free slot 50 % of the last 5 s, and the trainer waits for data 60 %…a larger stream.slots helps",
+        ),
+        ({"decoders": 0}, {}, "decoders (none is connected)"),
+        (
+            {"decoders_wanted": 3, "bottleneck": "decoders"},
+            {},
+            "…more are added as cores and local.max_decoders allow",
+        ),
+        ({"bottleneck": "staging"}, None, "staging"),  # a trainer on another machine
     ],
 )
-def test_the_bottleneck_is_named_with_its_reason_and_remedy(stage: str, reason: str, words: str) -> None:
-    fetcher = FETCHER.model_copy(update={"bottleneck": stage, "stall_shares": {reason: 0.71}})
-    assert bottleneck(fetcher, TRAINER).startswith(words)
-
-
-@pytest.mark.parametrize("stage", ["none", "trainer", "decoders", "staging"])
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_no_remedy_changes_the_plan(stage: str, device: str) -> None:
-    fetcher = FETCHER.model_copy(update={"bottleneck": stage})
-    for waits in (0.0, 0.9):
-        words = bottleneck(fetcher, TRAINER.model_copy(update={"device": device, "wait_fraction": waits}))
-        assert words.count("stream.") == words.count("stream.slots")  # the only one that a resumed run may change
-
-
-def test_a_trainer_that_never_waits_is_the_bottleneck_though_no_stage_is_stalled() -> None:
-    words = "trainer (compute-bound: waits for data 2 % of the time) - trainer.precision=bf16 or a faster GPU helps"
-    assert bottleneck(FETCHER, TRAINER.model_copy(update={"wait_fraction": 0.02, "device": "cuda:0"})) == words
-    waiting = TRAINER.model_copy(update={"wait_fraction": 0.2, "batches": Hop(wait_put_share=0.3)})
-    assert bottleneck(FETCHER, waiting) == "none (the trainer waits for data 20 % of the time)"
-
-
-def test_full_slots_beside_a_waiting_trainer_call_for_more_slots() -> None:
-    fetcher = FETCHER.model_copy(update={"bottleneck": "trainer", "stall_shares": {"no_free_slot": 0.5}})
-    words = bottleneck(fetcher, TRAINER.model_copy(update={"wait_fraction": 0.6}))
-    assert words.startswith("slots (no free slot 50 % of the last 5 s, and the trainer waits for data 60 %")
-    assert words.endswith("a larger stream.slots helps")
-
-
-def test_no_decoder_is_a_bottleneck_of_its_own() -> None:
-    assert bottleneck(FETCHER.model_copy(update={"decoders": 0}), TRAINER) == "decoders (none is connected)"
-
-
-def test_with_auto_the_remedy_for_decoders_is_no_flag() -> None:
-    auto = FETCHER.model_copy(update={"decoders_wanted": 3, "bottleneck": "decoders"})
-    assert bottleneck(auto, TRAINER).endswith("more are added as cores and local.max_decoders allow")
-
-
-def test_of_a_trainer_on_another_machine_only_the_stage_is_known() -> None:
-    assert bottleneck(FETCHER.model_copy(update={"bottleneck": "staging"}), None) == "staging"
+def test_the_bottleneck_is_named_with_its_reason_and_remedy(
+    of_fetcher: dict[str, object], of_trainer: dict[str, object] | None, words: str
+) -> None:
+    trainer = None if of_trainer is None else TRAINER.model_copy(update=of_trainer)
+    found = bottleneck(FETCHER.model_copy(update=of_fetcher), trainer)
+    assert re.fullmatch(re.escape(words).replace("…", ".*"), found)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +148,6 @@ def test_of_a_trainer_on_another_machine_only_the_stage_is_known() -> None:
 def test_files_are_those_of_one_epoch(total: int, epochs: int, epoch: int, words: str) -> None:
     fetcher = FETCHER.model_copy(update={"files_total": total, "epochs": epochs, "files_planned": 24})
     assert files_words(fetcher, TRAINER.model_copy(update={"epochs": epochs, "epoch": epoch})) == words
-
-
-def test_bad_files_and_ranges_follow_the_number_of_files() -> None:
-    fetcher = FETCHER.model_copy(update={"files_bad": 3, "ranges": 9, "ranges_listed": 2})
-    assert files_words(fetcher, None) == "40, 3 bad, range 2 of 9 listed"
 
 
 def test_a_line_is_short_and_holds_the_step_the_rate_the_losses_and_the_time_left() -> None:
@@ -204,17 +180,6 @@ def test_before_the_first_step_a_line_says_what_is_waited_for() -> None:
     assert progress_line(FETCHER, None, {}, 5.0, stopping=True) == "00:00:05 stopping"
 
 
-def test_a_step_beyond_max_steps_is_shown_without_it() -> None:
-    line = progress_line(None, TRAINER.model_copy(update={"step": 60, "max_steps": 40}), {}, 5.0)
-    assert "step 60 ep" in line
-
-
-def test_rollbacks_are_counted_beside_a_sound_health() -> None:
-    went_back = TRAINER.model_copy(update={"rollbacks": 2, "health_reason": "step 7"})
-    assert health_words(went_back) == "healthy; went back to a good checkpoint 2 times (see health.jsonl)"
-    assert health_words(TRAINER.model_copy(update={"health_reason": "step 1: long ago"})) == ""
-
-
 GPU = GpuStatus(
     utilisation=0.834,
     memory_utilisation=0.41,
@@ -244,9 +209,7 @@ def test_a_plain_line_has_the_gpu_in_short_and_one_of_a_cpu_has_none() -> None:
     ("flops_per_s", "copied_bytes_per_s", "words"),
     [
         (None, 0.0, ""),
-        (0.0, 2048.0, "2 KiB/s of data copied"),
         (40.0, 0.0, "0.04 kFLOP/s in matrix products"),
-        (999e9, 0.0, "999 GFLOP/s in matrix products"),
         (1.26e13, 3.2 * 2**30, "12.6 TFLOP/s in matrix products, 3.2 GiB/s of data copied"),
         (2e21, 0.0, "2e+03 EFLOP/s in matrix products"),
     ],

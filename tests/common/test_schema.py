@@ -8,7 +8,6 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from common.schema import Column, EventSchema, SourceColumn, ValueRule
 from common.unit_arrays import UnitArrays
-from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 
@@ -16,11 +15,6 @@ def primary_of(source: SourceConfig) -> tuple[str, ...]:
     workload = MUONS.stored_as(source)
     column = next(column for column in workload.source_columns if column.name == "primary")
     return workload.stored_fields(column)
-
-
-def test_files_hold_the_workloads_fields_unless_told_otherwise() -> None:
-    assert primary_of(SourceConfig()) == ("energy_gev", "zenith_rad", "mass_a", "depth_m")
-    assert MUONS.stored_as(SourceConfig()) == MUONS
 
 
 def test_other_fields_are_those_that_the_configuration_names() -> None:
@@ -108,16 +102,3 @@ def test_an_identity_is_a_column_of_integers_of_files(column: str) -> None:
     EventSchema("good", (PULSES, EVENT, ids[0]), (*FILLED, ids[1]), (), identity="id")
     with pytest.raises(ValueError, match=f"its identity {column} is no column of integers per event that files fill"):
         EventSchema("made", (PULSES, EVENT, number), FILLED, (), Untouched(), ("number",), identity=column)
-
-
-def test_files_written_with_all_that_is_stored_have_no_derived_columns() -> None:
-    stored = derived("energy", sources=FILLED[:2]).with_all_stored()
-    assert stored.columns == (PULSES,)
-    assert (stored.derived, stored.finish_unit) == ((), None)
-
-
-def test_a_step_is_given_every_column_but_the_ids() -> None:
-    assert MUONS.step_columns == ("muons", "primary")
-    names = tuple(column.name for column in DIRECTION.columns)
-    assert DIRECTION.step_columns == tuple(name for name in names if name != "event_id")
-    assert replace(DIRECTION, identity=None).step_columns == names

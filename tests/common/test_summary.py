@@ -1,4 +1,4 @@
-"""The summary's sums, its file, and its table."""
+"""The summary's sums, its file, and its table; the sums over shards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from common.status import Counters, TrainerStatus
-from common.summary import Summary, build_summary, summary_lines, write_summary
+from common.summary import (
+    PlannedBlock,
+    PlannedShard,
+    ShardEvents,
+    Summary,
+    build_summary,
+    imbalance,
+    planned_line,
+    planned_shard,
+    summary_lines,
+    write_summary,
+)
 
 COUNTERS = Counters(
     events_read=1000,
@@ -33,18 +44,6 @@ STATUS = TrainerStatus(
 
 def finished(status: TrainerStatus | None) -> Summary:
     return build_summary(status, exit_status="finished", exit_code=0, seconds=5.0, restarts={"decoder": 2})
-
-
-def test_a_summary_whose_sums_add_up_keeps_the_exit_status() -> None:
-    summary = finished(STATUS)
-    assert summary.adds_up
-    assert (summary.exit_status, summary.exit_code, summary.error) == ("finished", 0, None)
-
-
-def test_rates_are_over_the_seconds_of_all_sessions() -> None:
-    summary = finished(STATUS)
-    assert (summary.events_per_s, summary.particles_per_s) == (45.0, 900.0)
-    assert (summary.seconds, summary.seconds_total) == (5.0, 20.0)
 
 
 def test_what_the_pipeline_reached_of_the_replay_ceiling_is_one_number() -> None:
@@ -77,11 +76,6 @@ def test_a_run_that_never_trained_has_a_summary_of_zeros() -> None:
     assert summary.restarts == {"fetcher": 0, "decoder": 0, "trainer": 0}
 
 
-@pytest.mark.parametrize(("epoch", "epochs", "begun"), [(0, 2, 1), (1, 2, 2), (2, 2, 2), (6, 0, 7)])
-def test_epochs_begun_are_at_most_those_asked_for(epoch: int, epochs: int, begun: int) -> None:
-    assert finished(STATUS.model_copy(update={"epoch": epoch, "epochs": epochs})).epochs == begun
-
-
 def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
     write_summary(tmp_path, finished(STATUS))
     stored = json.loads((tmp_path / "summary.json").read_text())
@@ -111,6 +105,69 @@ def test_the_table_shows_every_fate_and_every_quarantined_line() -> None:
     assert "restarts: decoder 2" in text
 
 
+def test_invalid_events_are_a_fate_of_their_own_with_rules_and_examples() -> None:
+    counters = COUNTERS.model_copy(update={"events_read": 1003, "events_invalid": 3})
+    line = "3 events: column 'muons', energy_gev: expected a finite number; e.g. a.parquet: row group 3, row 17 of it"
+    summary = finished(STATUS.model_copy(update={"counters": counters, "invalid": [line]}))
+    assert summary.adds_up
+    lines = summary_lines(summary)
+    assert ["events", "invalid", "3"] in [one.split() for one in lines]
+    assert any(one.endswith("= the sum of these five") for one in lines)
+    assert f"  invalid: {line}" in lines
+    assert "invalid" not in "\n".join(summary_lines(finished(STATUS)))
+
+
+def read(events: int, **fates: int) -> Counters:
+    others = sum(fates.values())
+    return Counters(events_read=events, events_trained=events - others, **fates)
+
+
+WHOLE = [
+    ShardEvents(0, PlannedShard(2, 8, 100), read(100, events_outlier=3, events_empty=2)),
+    ShardEvents(1, PlannedShard(1, 4, 50), read(50, events_quarantined=7, events_held_out=5)),
+]
+
+
+def test_shards_that_read_what_was_planned_add_up() -> None:
+    assert imbalance(WHOLE, files=12, is_complete=True) == ""
+    assert imbalance(WHOLE, files=None, is_complete=True) == "", "without end, the number of files is unknown"
+
+
+@pytest.mark.parametrize(
+    ("events", "is_complete", "message"),
+    [
+        (49, True, "shard 1: 50 planned, but 49 read by the trainers (1 missing)"),
+        (51, True, "shard 1: 50 planned, but 51 read by the trainers (1 too many)"),
+        (51, False, "shard 1: 50 planned, but 51 read by the trainers (1 too many)"),
+        (49, False, ""),
+    ],
+)
+def test_a_shard_that_read_other_events_is_named_with_the_difference(
+    events: int, is_complete: bool, message: str
+) -> None:
+    shards = [WHOLE[0], ShardEvents(1, WHOLE[1].planned, read(events))]
+    assert imbalance(shards, files=12, is_complete=is_complete) == message
+
+
+def test_a_file_that_no_shard_planned_is_missed() -> None:
+    assert imbalance(WHOLE, files=13, is_complete=True) == (
+        "13 files in all epochs, but 12 planned (shard 0 8, shard 1 4)"
+    )
+    assert imbalance(WHOLE, files=13, is_complete=False) == ""
+
+
+def test_a_block_that_was_planned_again_counts_once_as_planned_last() -> None:
+    blocks = [PlannedBlock(0, 2, 10), PlannedBlock(1, 2, 20), PlannedBlock(1, 2, 21), PlannedBlock(2, 1, 5)]
+    text = "\n".join(map(planned_line, blocks))
+    assert planned_shard(text.splitlines()) == PlannedShard(3, 5, 36)
+
+
+def test_what_a_killed_process_left_of_a_line_is_skipped() -> None:
+    text = planned_line(PlannedBlock(0, 2, 10)) + "\n[1, 2, 2\n" + planned_line(PlannedBlock(1, 2, 20))
+    assert planned_shard(text.splitlines()) == PlannedShard(2, 4, 30)
+    assert planned_shard([]) == PlannedShard()
+
+
 def test_events_held_out_are_a_fifth_fate_where_there_are_any() -> None:
     assert "held out" not in "\n".join(summary_lines(finished(STATUS)))
     counters = COUNTERS.model_copy(update={"events_read": 1070, "events_held_out": 70})
@@ -122,15 +179,3 @@ def test_events_held_out_are_a_fifth_fate_where_there_are_any() -> None:
     lost = finished(STATUS.model_copy(update={"counters": counters.model_copy(update={"events_held_out": 69})}))
     assert (lost.adds_up, lost.exit_status) == (False, "failed")
     assert "+ 69 held out + 0 invalid; this is a bug" in str(lost.error)
-
-
-def test_invalid_events_are_a_fate_of_their_own_with_rules_and_examples() -> None:
-    counters = COUNTERS.model_copy(update={"events_read": 1003, "events_invalid": 3})
-    line = "3 events: column 'muons', energy_gev: expected a finite number; e.g. a.parquet: row group 3, row 17 of it"
-    summary = finished(STATUS.model_copy(update={"counters": counters, "invalid": [line]}))
-    assert summary.adds_up
-    lines = summary_lines(summary)
-    assert ["events", "invalid", "3"] in [one.split() for one in lines]
-    assert any(one.endswith("= the sum of these five") for one in lines)
-    assert f"  invalid: {line}" in lines
-    assert "invalid" not in "\n".join(summary_lines(finished(STATUS)))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .engine import NoEngine, engine
-from .images import package_index, registry_images
+from .images import base_image, package_index
 from .project import ComposeProject, clone
 from .stages import decoders_come_and_go, federation_input, fresh_clone, old_names_and_wrong_paths
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 def _test(workdir: Path, tell: Callable[[str], None]) -> None:
     checkout = clone(workdir / "checkout")
-    with registry_images(checkout / "docker-compose.yml"):
+    with base_image():
         tell("base image")
         _build(checkout, workdir)
         tell("images built")

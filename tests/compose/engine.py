@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PACKAGES = ("docker.io", "docker-compose", "mmdebstrap", "prometheus")
+PACKAGES = ("docker.io", "docker-compose", "mmdebstrap")
 """Debian's names of what is needed."""
 _START_S = 60.0
 

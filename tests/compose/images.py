@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -21,24 +20,17 @@ _PACKAGES = "ca-certificates,python3,python3-pip,python3-venv"
 
 
 @contextmanager
-def registry_images(compose_file: Path) -> Iterator[None]:
-    """Images of registries that the test needs; stand-ins where they can't be pulled, removed at the end."""
-    prometheus = re.findall(r"image: (prom/prometheus:\S+)", compose_file.read_text())[0]
-    made = []
+def base_image() -> Iterator[None]:
+    """The image that ours build on; a stand-in where it can't be pulled, removed at the end."""
+    commands = (["docker", "image", "inspect", BASE], ["docker", "pull", "--quiet", BASE])
+    is_made = not any(subprocess.run(command, capture_output=True).returncode == 0 for command in commands)
     try:
-        for image, make in ((BASE, _make_base), (prometheus, _make_prometheus)):
-            if not _is_here(image):
-                make(image)
-                made.append(image)
+        if is_made:
+            _make_base(BASE)
         yield
     finally:
-        if made:
-            subprocess.run(["docker", "image", "rm", "--no-prune", *made], capture_output=True)
-
-
-def _is_here(image: str) -> bool:
-    commands = (["docker", "image", "inspect", image], ["docker", "pull", "--quiet", image])
-    return any(subprocess.run(command, capture_output=True).returncode == 0 for command in commands)
+        if is_made:
+            subprocess.run(["docker", "image", "rm", "--no-prune", BASE], capture_output=True)
 
 
 def _make_base(image: str) -> None:
@@ -63,22 +55,6 @@ def _make_base(image: str) -> None:
         )
         if archive.wait() != 0:
             raise RuntimeError(f"tar ended with {archive.returncode}")
-
-
-def _make_prometheus(image: str) -> None:
-    """Debian's Prometheus, installed on this machine, in an image laid out as Prometheus' own."""
-    program = shutil.which("prometheus")
-    if program is None:
-        raise RuntimeError(f"{image} can't be pulled, and Debian's prometheus is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(program, folder)
-        Path(folder, "Dockerfile").write_text(
-            f"FROM {BASE}\nCOPY prometheus /bin/\nRUN install -d -o nobody /prometheus\nUSER nobody\n"
-            'WORKDIR /prometheus\nENTRYPOINT ["/bin/prometheus"]\n'
-        )
-        subprocess.run(
-            ["docker", "build", "--quiet", "--network=host", "--tag", image, folder], check=True, capture_output=True
-        )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from .server import CHUNK_BYTES, Answer, Server, plain
 
 
 class DataServer(Server):
-    """Serves ``root``. ``quirks``: the broken ranges and digests of XrdHttp 5.5.3 as well."""
+    """Serves ``root``."""
 
     def __init__(
         self,
@@ -30,11 +30,10 @@ class DataServer(Server):
         namespace: Callable[[str], Namespace | None],
         issuer: Issuer,
         writable: bool = False,
-        quirks: bool = False,
     ) -> None:
         super().__init__(name, log)
         self.root, self.namespace, self.issuer = root, namespace, issuer
-        self.writable, self.quirks = writable, quirks
+        self.writable = writable
 
     async def answer(self, request: web.Request, path: str) -> Answer:
         namespace = self.namespace(path)
@@ -48,7 +47,7 @@ class DataServer(Server):
             case "GET" | "HEAD":
                 return self._read(request, path, local)
             case "PROPFIND":
-                return _listing(request, path, local, namespace)
+                return _listing(request, path, local)
             case "DELETE" if not local.is_file():
                 return plain(404, f"Unable to remove {path}; no such file or directory\n")
             case "DELETE":
@@ -69,11 +68,11 @@ class DataServer(Server):
         given = request.headers.get("Authorization") or request.query.get("authz", "")
         token = given.removeprefix("Bearer ")
         if token in ("", "None"):  # pelicanfs sends "Bearer None"
-            return plain(namespace.anon_status, "no token\n")
+            return plain(403, "no token\n")
         try:
             claims = self.issuer.verify(token)
         except jwt.PyJWTError as error:
-            return plain(namespace.anon_status, f"bad token: {type(error).__name__}\n")
+            return plain(403, f"bad token: {type(error).__name__}\n")
         operation = {"PUT": "create", "DELETE": "modify"}.get(request.method, "read")
         if not allowed(claims, operation, path, namespace.scope_base):
             return plain(403, "scope does not cover the path\n")
@@ -82,8 +81,6 @@ class DataServer(Server):
     def _read(self, request: web.Request, path: str, local: Path) -> Answer:
         missing = not local.exists() or (path.endswith("/") and local.is_file())
         wanted = request.headers.get("Want-Digest")
-        if self.quirks and wanted and (missing or not digest(local, wanted)):
-            return plain(500, "Unable to compute checksum\n")
         if missing:
             return plain(404, f"Unable to open {path}; no such file or directory\n")
         if local.is_dir():
@@ -97,24 +94,20 @@ class DataServer(Server):
 
     def _ranged(self, text: str, local: Path, size: int, headers: dict[str, str]) -> Answer:
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", text.strip())
-        if asked is None or not (asked[1] or asked[2]) or (self.quirks and not asked[1]):
+        if asked is None or not (asked[1] or asked[2]):
             return Answer(200, headers, _blocks(local, 0, size), size)
         first, last = asked[1], asked[2]
-        if self.quirks and not last:
-            return plain(206, headers={"Content-Range": f"bytes {first}--1/{size}"})
         start = int(first) if first else max(0, size - int(last))
         end = min(int(last), size - 1) if first and last else size - 1
         if start >= size:
             return plain(416, headers={"Content-Range": f"bytes */{size}"})
-        promised = int(last) if self.quirks else end
-        headers["Content-Range"] = f"bytes {start}-{promised}/{size}"
-        return Answer(206, headers, _blocks(local, start, end - start + 1), promised - start + 1, start)
+        headers["Content-Range"] = f"bytes {start}-{end}/{size}"
+        length = end - start + 1
+        return Answer(206, headers, _blocks(local, start, length), length, start)
 
 
-def _listing(request: web.Request, path: str, local: Path, namespace: Namespace) -> Answer:
+def _listing(request: web.Request, path: str, local: Path) -> Answer:
     depth = request.headers.get("Depth", "1")
-    if not namespace.listings and depth != "0":
-        return plain(405, "Listings are disabled.\n")
     if not local.exists():
         return plain(404, f"Unable to locate {path}; no such file or directory\n")
     if local.is_file() and path.endswith("/"):  # pelicanfs relies on it

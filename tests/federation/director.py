@@ -5,9 +5,8 @@ from __future__ import annotations
 import posixpath
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -23,11 +22,8 @@ MAX_SOURCES = 6
 """serverResLimit"""
 REDIRECTS_ONLY = r"^(?!/\.well-known|/issuer)"
 EXPIRY_GRACE_S = 10.0
-NOWHERE = "https://localhost:1"
-"""A port that refuses connections."""
 FAULT: ContextVar[str] = ContextVar("fault", default="")
 """Kind of the fault that the request in work has met."""
-ExtraRoutes = Callable[[Issuer], Sequence[web.RouteDef]]
 
 
 class Director(Server):
@@ -36,17 +32,12 @@ class Director(Server):
     def __init__(
         self,
         log: list[dict[str, Any]],
-        root: Path,
         namespace: Callable[[str], Namespace | None],
         sources: Callable[[Namespace, bool], list[str]],
         issuer: Issuer,
-        extra_routes: ExtraRoutes | None = None,
     ) -> None:
         super().__init__("director", log)
-        self.root, self.namespace, self.sources, self.issuer = root, namespace, sources, issuer
-        self.extra_routes = extra_routes
-        self.stat_origins = False
-        """CheckOriginPresence: applies only with more than one origin."""
+        self.namespace, self.sources, self.issuer = namespace, sources, issuer
 
     def fault(
         self,
@@ -59,14 +50,13 @@ class Director(Server):
     ) -> Fault:
         """As of a data server. For discovery ``match="pelican-configuration"``, for the issuer ``match="^/issuer"``.
 
-        Kinds of its own: html (200 and a page), no-director (discovery without it), no-link, nowhere (redirects).
+        Kinds of its own: html (200 and a page), no-director (discovery without it).
         """
         return super().fault(kind, value, match, methods, times, **more)
 
     def add_routes(self, app: web.Application) -> None:
         self.issuer.url = self.issuer.url or "/issuer"
         app.middlewares.append(self._with_faults)
-        app.add_routes(list(self.extra_routes(self.issuer)) if self.extra_routes else [])
         app.router.add_get("/.well-known/pelican-configuration", self._discovery)
         app.router.add_get("/issuer/.well-known/openid-configuration", self._openid)
         app.router.add_get("/issuer/.well-known/issuer.jwks", self._jwks)
@@ -131,19 +121,12 @@ class Director(Server):
         if not _supports(namespace, request):
             return _error(405, "no source of this namespace allows the request")
         token = (request.query.get("authz") or request.headers.get("Authorization") or "").removeprefix("Bearer ")
-        asks = self.stat_origins and request.method in ("GET", "HEAD") and "skipstat" not in request.query
-        if asks and (namespace.public or token) and not (self.root / path.lstrip("/")).exists():
-            return _error(404, f"object {path} is at no origin")
         if _expired(token):
             refused = _error(401, "bearer token has expired")
             why = 'Bearer error="invalid_token", error_description="token has expired"'
             refused.headers["WWW-Authenticate"] = why
             return refused
-        servers = self.sources(namespace, from_origin) or (namespace.direct_reads and self.sources(namespace, True))
-        if not servers:
-            return _error(404, "no cache, and no origin with direct reads")
-        if FAULT.get() == "nowhere":
-            servers = [NOWHERE]
+        servers = self.sources(namespace, from_origin) or self.sources(namespace, True)
         return self._redirection(request, namespace, path, servers, token)
 
     def _redirection(
@@ -159,12 +142,9 @@ class Director(Server):
             generation = f"{issuer}, max-scope-depth=3, strategy=OAuth2, base-path={namespace.scope_base}"
             headers += [("X-Pelican-Authorization", issuer), ("X-Pelican-Token-Generation", generation)]
         about = f"namespace={namespace.prefix}, require-token={'false' if namespace.public else 'true'}"
-        if namespace.listings:
-            about += f", collections-url={self.sources(namespace, True)[0]}"
+        about += f", collections-url={self.sources(namespace, True)[0]}"
         headers += [("X-Pelican-Namespace", about), ("X-Pelican-JobId", str(uuid.uuid4()))]
         headers += [("Access-Control-Allow-Origin", "*"), ("Server", "pelican/7.20.0")]
-        if FAULT.get() == "no-link":
-            return web.Response(status=307)
         if request.query.get("redirect") == "false":
             return web.Response(status=200, headers=headers)
         query = {**request.query, **({"authz": token} if token else {})}
@@ -180,11 +160,8 @@ def _error(status: int, message: str) -> web.Response:
 
 
 def _supports(namespace: Namespace, request: web.Request) -> bool:
-    if "directread" in request.query and not namespace.direct_reads:
-        return False
-    lists = namespace.listings or request.headers.get("Depth", "0") == "0"
     writes = namespace.writes
-    return {"GET": True, "HEAD": True, "PUT": writes, "DELETE": writes, "PROPFIND": lists}.get(request.method, False)
+    return {"GET": True, "HEAD": True, "PUT": writes, "DELETE": writes, "PROPFIND": True}.get(request.method, False)
 
 
 def _expired(token: str) -> bool:

@@ -22,8 +22,6 @@ KINDS = frozenset(
         "names",
         "html",
         "no-director",
-        "no-link",
-        "nowhere",
         "raw",
     ]
 )
@@ -44,7 +42,7 @@ HOSTILE_NAMES = (
 
 @dataclass
 class Fault:
-    """One injected failure; docs/development/local-federation.md has the table of kinds."""
+    """One injected failure; tests/federation/__init__.py has the table of kinds."""
 
     kind: str
     value: float = 0

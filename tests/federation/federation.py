@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from .certs import Certs
 from .dataserver import DataServer
-from .director import Director, ExtraRoutes
+from .director import Director
 from .issuer import Issuer
 from .loop import LoopThread
 from .namespaces import DEFAULT_NAMESPACES, Namespace, namespace_for
@@ -41,19 +41,15 @@ class Federation:
         host: str = "localhost",
         port: int = 0,
         proxied: bool = True,
-        quirks: bool = False,
-        extra_routes: ExtraRoutes | None = None,
     ) -> None:
         self.workdir = Path(workdir or tempfile.mkdtemp(prefix="federation-"))
         self.root = self.workdir / "data"
         self.namespaces, self.kind, self.host, self.port = list(namespaces), kind, host, port
-        self.num_caches, self.proxied, self.quirks = caches, proxied, quirks
+        self.num_caches, self.proxied = caches, proxied
         self.log: list[dict[str, Any]] = []
         self.certs = Certs(self.workdir / "certs", [host])
         self.issuer = Issuer()
-        self.director = Director(
-            self.log, self.root, self.namespace_for, self._sources, self.issuer, extra_routes=extra_routes
-        )
+        self.director = Director(self.log, self.namespace_for, self._sources, self.issuer)
         self.origin: Server
         self.caches: list[Server] = []
         self.processes: list[XRootD] = []
@@ -81,7 +77,7 @@ class Federation:
     def _light(self) -> list[Server]:
         names = ["origin", *(f"cache{i}" for i in range(self.num_caches))]
         shared = (self.log, self.root, self.namespace_for, self.issuer)
-        return [DataServer(name, *shared, writable=name == "origin", quirks=self.quirks) for name in names]
+        return [DataServer(name, *shared, writable=name == "origin") for name in names]
 
     def _xrootd(self) -> list[Server]:
         if owner() is not None:

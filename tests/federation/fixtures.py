@@ -1,7 +1,4 @@
-"""``federation``: the light and the real one in turn, healed before and after each test.
-
-Only one of them: ``@pytest.mark.parametrize("started_federation", ["light"], indirect=True)``.
-"""
+"""``federation``: the light one, healed before and after each test; with ``@BOTH_KINDS`` real XRootD, too."""
 
 from __future__ import annotations
 
@@ -14,15 +11,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .federation import Federation
+    from .federation import Federation, Kind
 
 
-@pytest.fixture(scope="session", params=["light", "xrootd"])
+BOTH_KINDS = pytest.mark.parametrize("started_federation", ["light", "xrootd"], indirect=True)
+"""What depends on how a real data server behaves is tested with one as well."""
+
+
+@pytest.fixture(scope="session")
 def started_federation(request: pytest.FixtureRequest) -> Iterator[Federation]:
     from .federation import Federation
     from .xrootd import available
 
-    if request.param == "xrootd" and not available():
+    kind: Kind = getattr(request, "param", "light")
+    if kind == "xrootd" and not available():
         why = "XRootD is not installed: apt-get install xrootd-server xrootd-scitokens-plugins"
         if os.environ.get("REQUIRE_XROOTD") == "1":
             pytest.fail(why)
@@ -30,7 +32,7 @@ def started_federation(request: pytest.FixtureRequest) -> Iterator[Federation]:
     # Not below pytest's folder: each pytest that starts makes that 0700, and XRootD's user must get through.
     with (
         tempfile.TemporaryDirectory(prefix="federation-") as work,
-        Federation(Path(work), caches=2, kind=request.param) as federation,
+        Federation(Path(work), caches=2, kind=kind) as federation,
     ):
         yield federation
 

@@ -12,12 +12,8 @@ class Namespace:
     public: bool = True
     """Readable without a token. Writing always needs one."""
     writes: bool = False
-    listings: bool = True
-    direct_reads: bool = True
     base_path: str = ""
     """Scope paths of tokens are relative to it; empty: the prefix. On OSDF it may differ from the prefix."""
-    anon_status: int = 403
-    """Answer without a token, or to an expired one: 403 from XRootD 5.5.3; other servers say 401 (light only)."""
 
     @property
     def scope_base(self) -> str:

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 from muon_files import make_events, write_events
 
-from common.errors import BadInputError, IcestreamError, TransientError
+from common.errors import BadInputError, IcestreamError
 from common.files.by_content import ContentReader
-from icestream.commands.convert.command import convert
-from icestream.commands.inspect.command import inspect
-from icestream.commands.plan.command import plan
-from services.fetcher.staging import inspection
+from icestream.commands.convert import convert
+from icestream.commands.inspect import inspect
+from icestream.commands.plan import plan
+from services.fetcher import inspection
 
 pytestmark = pytest.mark.process
 
@@ -62,15 +62,6 @@ def test_convert_names_it_converts_the_others_and_leaves_no_unfinished_file(data
     assert f"{data}/bad.parquet: damaged: it ends the process that reads it (SIGSEGV)" in str(error)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.parquet", "c.parquet"]
     assert f"{data}/c.parquet -> " in done.stdout
-
-
-def test_a_process_that_was_ended_from_outside_says_nothing_of_the_file(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signal, "SIGSEGV", signal.SIGKILL)
-    _, error = ran(str(data / "bad.parquet"), str(tmp_path / "out"), command=convert)
-    assert isinstance(error, TransientError)
-    assert "the process that read it was ended by SIGKILL: is there enough memory?" in str(error)
 
 
 def test_plan_names_a_file_that_ends_its_inspection(

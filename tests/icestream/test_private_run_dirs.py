@@ -12,11 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from common.errors import BadInputError
-from common.run_dir import make_run_dir
+from common.paths import make_run_dir
 from icestream.cli import cli
-from services.config.given import require_named_model
-from services.config.root import load_config
-from services.supervisor.names import service_command
+from services.config.root import load_config, require_named_model
+from services.supervisor.child import service_command
 
 
 def refused(verb: str, run_dir: Path, *words: str) -> str:
@@ -46,12 +45,6 @@ def test_no_command_reads_a_configuration_that_others_can_change(planted: Path, 
     assert f"{(planted / part).resolve()} (mode 0777" in error
     assert "can be changed by every user" in error
     assert "chmod go-w" in error
-
-
-def test_a_new_run_directory_that_others_can_exchange_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    with pytest.raises(BadInputError, match=rf"the run directory {tmp_path}/run: {tmp_path} \(mode 0777"):
-        make_run_dir(tmp_path / "run")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
@@ -96,6 +89,12 @@ def test_a_model_of_the_users_own_is_named_by_an_option_a_file_a_setting_or_a_va
     for other in ({}, {"flags": {"trainer.model": "mine:TRAINING"}}):
         with pytest.raises(BadInputError, match=NAMED):
             require_named_model(config, **(nothing | other))
+
+
+def test_a_new_run_directory_that_others_can_exchange_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(BadInputError, match=rf"the run directory {tmp_path}/run: {tmp_path} \(mode 0777"):
+        make_run_dir(tmp_path / "run")
 
 
 def test_a_trainer_is_told_the_model_of_the_users_own_by_its_name() -> None:

@@ -1,55 +1,132 @@
 """The faults that the environment names, put into a process of icestream before it runs its command.
 
-Every process that the tests fork (`zygote.py`) calls `arrange_faults`; without one of the variables nothing is changed.
+Every process that the tests fork (zygote.py) calls arrange_faults; without one of the variables nothing is changed. A
+Fault is met once, whichever process comes to its instant first: a file says by which.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from faults import VARIABLE, Fault, faults_of, is_stopped, meet
+from proc import fields
 
+FAULT_VARIABLE = "FAULT"
+"""Faults, as JSON; not ICESTREAM_…, which would be a setting."""
 PACE_VARIABLE = "PACE"
 """With "0" no step does anything."""
-
 BRAKE_VARIABLE = "BRAKE"
 """Steps of each trainer at full speed, seconds that each later one takes longer, and the file that ends this."""
-
-DECODER_PAUSE_VARIABLE = "DECODER_PAUSE_S"
-"""Seconds that each decoder takes longer for a unit."""
-
 LOSE_PATIENCE_VARIABLE = "LOSE_PATIENCE"
 """File from whose existence on the fetcher counts silence of decoders that SIGSTOP holds HASTE times."""
-
 HASTE = 60
 """The default stall timeout takes 2 s for who is stopped, and two minutes for who only gets no core."""
-
+STALL_TIMEOUT_VARIABLE = "STALL_TIMEOUT_S"
+"""Stall timeout of the fetcher's decoders, instead of two minutes; a unit is tried again however many of them die."""
 AGAIN_VARIABLE = "AGAIN_S"
 """Seconds until what may pass is tried again, instead of ten."""
-
+SILENCE_VARIABLE = "SILENCE_S"
+"""Seconds for which a server of a federation may be silent, instead of thirty."""
 DIVERGE_VARIABLE = "DIVERGE"
-"""Unit and number of times that a step with data of it finds no number, and leaves its updates out: "8 1"."""
-
+"""Unit of which the first step with data of it finds no number, and leaves its updates out."""
 DIVERGE_TOGETHER_VARIABLE = "DIVERGE_TOGETHER"
 """Number of the step, counted from 1, that is told as one that left its updates out, by every trainer."""
+WARN_VARIABLE = "WARN"
+"""Every step is a warning: no checkpoint is one to go back to."""
 
-STEPS = ("services.trainer.loop:TrainingLoop.step", "services.trainer.counting.loop:CountingLoop.step")
-"""A step of a trainer with a model, and of the one that only counts."""
+WGAN_STEP = "workloads.muons.models.wgan:WganTask.step"
+STEPS = (WGAN_STEP, "workloads.base.module_training:NoModelTask.step")
+"""A step of the default model, and of none."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One process of ``verb`` gets ``signal`` when it reaches ``instant`` for the ``nth`` time (counted from 1)."""
+
+    verb: str
+    instant: str
+    """A key of INSTANTS."""
+    signal: str = "SIGKILL"
+    nth: int = 1
+    marker: str = ""
+    """File that says who met the fault: there is none until it has been met."""
+    after: str = ""
+    """Marker of the fault before this one: it can't happen, and nothing counts, until that one is over."""
+
+    def may_happen(self) -> bool:
+        """The victim of the fault before is dead, or was continued."""
+        before = _read(Path(self.after)) if self.after else None
+        return not self.after or (before is not None and not is_stopped(before.pid))
+
+
+def environment(faults: Sequence[Fault], folder: Path) -> dict[str, str]:
+    """Of the processes that shall meet the faults, one after the other, or start those that may."""
+    markers = [str(_marker(folder, index)) for index in range(len(faults))]
+    chain = zip(faults, markers, ["", *markers], strict=False)
+    told = [asdict(replace(fault, marker=marker, after=after)) for fault, marker, after in chain]
+    return {FAULT_VARIABLE: json.dumps(told)}
+
+
+@dataclass(frozen=True)
+class Met:
+    """The fault happened."""
+
+    pid: int
+    told: str
+    """What the process was about to do."""
+
+
+def met(folder: Path, index: int = 0) -> Met | None:
+    """Who met that fault; None as long as nobody has."""
+    return _read(_marker(folder, index))
+
+
+def is_stopped(pid: int) -> bool:
+    """True while a process is held by SIGSTOP, or by its tracer."""
+    return fields(pid)[:1] in (["T"], ["t"])
+
+
+def meet(fault: Fault, told: str) -> None:
+    """Do to this process what the fault says, unless it was done to one before."""
+    marker = Path(fault.marker)
+    draft = marker.with_name(f"{marker.name}.{os.getpid()}")
+    draft.write_text(json.dumps({"pid": os.getpid(), "told": told}))
+    try:
+        os.link(draft, marker)  # whole, and only once
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+    os.kill(os.getpid(), signal.Signals[fault.signal])
+
+
+def _marker(folder: Path, index: int) -> Path:
+    return folder / f"fault-{index}.json"
+
+
+def _read(marker: Path) -> Met | None:
+    try:
+        return Met(**json.loads(marker.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+# ------------------------------------------------------------------ instants
 
 Told = str | None
 
 
-@dataclass(frozen=True)
-class Instant:
+class Instant(NamedTuple):
     """Before or after a call of ``function``, if ``tells`` says so."""
 
     function: str
@@ -102,12 +179,12 @@ PEER_SEND = "common.transport:PeerTransport.send"
 INSTANTS = {
     "idle": Instant("common.transport:PeerTransport.receive", True, waited_in_vain),
     "decoding": Instant("services.decoder.decode:unit_arrays", True, tear),
-    "after-writing-before-done": Instant("common.ragged:write_header", True, always),
-    "step": Instant("workloads.muons.models.wgan.task:WganTask.step", False, at_unit),
+    "after-writing-before-done": Instant("common.unit_arrays:write_header", True, always),
+    "step": Instant(WGAN_STEP, False, at_unit),
     "between-checkpoint-write-and-rename": Instant("os:replace", False, is_checkpoint),
     "between-checkpoint-and-commit": Instant("os:replace", True, is_checkpoint),
     "before-finished": Instant(PEER_SEND, False, sends("Finished")),
-    "staging": Instant("services.fetcher.staging.stage:Stage.__call__", False, always),
+    "staging": Instant("services.fetcher.staging:Stage.__call__", False, always),
     "leasing": Instant(SERVER_SEND, False, sends("Lease")),
     "delivering": Instant(SERVER_SEND, False, sends("DeliveredUnit")),
     "hearing-that-all-is-trained": Instant("common.transport:ServerTransport.poll", True, hears_the_end),
@@ -151,16 +228,17 @@ def arrange(fault: Fault) -> None:
     wrap(instant.function, wrapper)
 
 
-def brake(free_steps: int, pause_s: float, released: Path) -> None:
+def brake(told: str) -> None:
     """Have the steps of this trainer after the first ones take longer, until there is the file."""
+    free_steps, pause_s, released = told.split(maxsplit=2)
     step = 0
 
     def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any) -> Any:
             nonlocal step
             step += 1
-            until_s = time.monotonic() + (pause_s if step > free_steps else 0.0)
-            while time.monotonic() < until_s and not released.exists():
+            until_s = time.monotonic() + (float(pause_s) if step > int(free_steps) else 0.0)
+            while time.monotonic() < until_s and not Path(released).exists():
                 time.sleep(0.01)
             return function(*arguments)
 
@@ -170,115 +248,102 @@ def brake(free_steps: int, pause_s: float, released: Path) -> None:
         wrap(function, wrapper)
 
 
-def pause_decoder(pause_s: float) -> None:
-    """Have this decoder take so much longer for each unit."""
-
-    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any) -> Any:
-            time.sleep(pause_s)
-            return function(*arguments)
-
-        return wrapped
-
-    wrap("services.decoder.decode:unit_arrays", wrapper)
-
-
-def lose_patience(lost: Path) -> None:
+def lose_patience(told: str) -> None:
     """Have this fetcher count silence of stopped decoders many times, once there is the file: a short stall timeout for
     them, and none that a busy machine could exceed for the others."""
 
     def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(pool: Any, gap_s: float, stall_timeout_s: float) -> Any:
             for peer, decoder in pool.by_name.items():
-                if decoder.leases and not decoder.fenced and is_stopped(int(peer.partition("-")[0])) and lost.exists():
+                is_held = decoder.leases and not decoder.fenced and is_stopped(int(peer.partition("-")[0]))
+                if is_held and Path(told).exists():
                     decoder.silent_s += HASTE * min(gap_s, 1.0)  # its own sleep is not theirs
             return function(pool, gap_s, stall_timeout_s)
 
         return wrapped
 
-    wrap("services.fetcher.dispatcher.decoder_pool:DecoderPool.silent", wrapper)
+    wrap("services.fetcher.dispatcher_state:DecoderPool.silent", wrapper)
 
 
-def try_again_after(seconds: float) -> None:
-    """Have this fetcher stage again what may pass after so long."""
-    wrap(
-        "services.fetcher.staging.stage_pool:StagePool.__init__",
-        lambda function: functools.partialmethod(function, again_s=seconds),
-    )
+def with_options(function: str, **options: object) -> None:
+    """Have this process call a method with other options."""
+    wrap(function, lambda method: functools.partialmethod(method, **options))
 
 
-def diverge(unit: int, times: int) -> None:
-    """Have the first steps of this trainer with data of ``unit`` leave their updates out."""
+def diverge(told: str) -> None:
+    """Have the first step of this trainer with data of a unit leave its updates out."""
     import torch
 
-    met = 0
+    left_out = {"w_gap": torch.tensor(1.0), "c_loss": torch.tensor(torch.nan), "skipped_updates": torch.ones(())}
+    units = {int(told)}
 
     def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(task: Any, batch: Any) -> Any:
-            nonlocal met
-            if met < times and any(part.unit == unit for part in batch.microbatches):
-                met += 1
-                return {
-                    "w_gap": torch.tensor(1.0),
-                    "c_loss": torch.tensor(torch.nan),
-                    "skipped_updates": torch.ones(()),
-                }
+            if units & {part.unit for part in batch.microbatches}:
+                units.clear()
+                return dict(left_out)
             return function(task, batch)
 
         return wrapped
 
-    wrap("workloads.muons.models.wgan.task:WganTask.step", wrapper)
+    wrap(WGAN_STEP, wrapper)
 
 
-def diverge_together(at_step: int) -> None:
+def diverge_together(told: str) -> None:
     """Have one step of this trainer tell that it left an update out. It is made: the others take part in it."""
     import torch
 
-    step = 0
+    steps = itertools.count(1)
 
     def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(task: Any, batch: Any) -> Any:
-            nonlocal step
-            step += 1
             metrics = function(task, batch)
-            return metrics | {"skipped_updates": torch.ones(())} if step == at_step else metrics
+            return metrics | {"skipped_updates": torch.ones(())} if next(steps) == int(told) else metrics
 
         return wrapped
 
-    wrap("workloads.muons.models.wgan.task:WganTask.step", wrapper)
+    wrap(WGAN_STEP, wrapper)
 
 
-def train_at_once() -> None:
+def train_at_once(told: str) -> None:
     """Have every step of this trainer end at once, with constant metrics."""
     import torch
 
-    names = ("c_loss", "g_loss", "m_loss", "w_gap")
-    metrics = dict.fromkeys(names, torch.zeros(()))
-    wrap("workloads.muons.models.wgan.task:WganTask.step", lambda function: lambda task, batch: dict(metrics))
+    metrics = dict.fromkeys(("c_loss", "g_loss", "m_loss", "w_gap"), torch.zeros(()))
+    if told == "0":
+        wrap(WGAN_STEP, lambda function: lambda task, batch: dict(metrics))
+
+
+def warn_always(told: str) -> None:
+    """Have this trainer find every step a warning."""
+    from services.trainer import health
+
+    health.LIMITS = health.HealthLimits(warning_loss=1e-9)
 
 
 def arrange_faults(verb: str) -> None:
     """Have this process, which is about to run ``icestream VERB``, meet what the environment names."""
-    told = os.environ
-    if VARIABLE in told:
-        for fault in faults_of(told[VARIABLE]):
-            if fault.verb == verb:
-                arrange(fault)
-    if AGAIN_VARIABLE in told and verb == "fetcher":
-        try_again_after(float(told[AGAIN_VARIABLE]))
-    if LOSE_PATIENCE_VARIABLE in told and verb == "fetcher":
-        lose_patience(Path(told[LOSE_PATIENCE_VARIABLE]))
-    if DECODER_PAUSE_VARIABLE in told and verb == "decoder":
-        pause_decoder(float(told[DECODER_PAUSE_VARIABLE]))
-    if verb != "trainer":
-        return
-    if BRAKE_VARIABLE in told:
-        free_steps, pause, released = told[BRAKE_VARIABLE].split(maxsplit=2)
-        brake(int(free_steps), float(pause), Path(released))
-    if told.get(PACE_VARIABLE) == "0":
-        train_at_once()
-    if DIVERGE_VARIABLE in told:
-        unit, times = told[DIVERGE_VARIABLE].split()
-        diverge(int(unit), int(times))
-    if DIVERGE_TOGETHER_VARIABLE in told:
-        diverge_together(int(told[DIVERGE_TOGETHER_VARIABLE]))
+    for fault in json.loads(os.environ.get(FAULT_VARIABLE, "[]")):
+        if fault["verb"] == verb:
+            arrange(Fault(**fault))
+    stage_pool, dispatcher = "services.fetcher.staging:StagePool", "services.fetcher.dispatcher:Dispatcher"
+    thread = "common.pelican.threads:PelicanThread.__init__"
+    of_fetcher: dict[str, Callable[[str], None]] = {
+        AGAIN_VARIABLE: lambda told: with_options(f"{stage_pool}.__init__", again_s=float(told)),
+        STALL_TIMEOUT_VARIABLE: lambda told: with_options(
+            f"{dispatcher}.__init__", stall_timeout_s=float(told), max_unit_deaths=1_000_000
+        ),
+        LOSE_PATIENCE_VARIABLE: lose_patience,
+    }
+    of_trainer: dict[str, Callable[[str], None]] = {
+        BRAKE_VARIABLE: brake,
+        PACE_VARIABLE: train_at_once,
+        DIVERGE_VARIABLE: diverge,
+        WARN_VARIABLE: warn_always,
+        DIVERGE_TOGETHER_VARIABLE: diverge_together,
+    }
+    wanted = {SILENCE_VARIABLE: lambda told: with_options(thread, timeout_s=float(told))}
+    wanted |= {"fetcher": of_fetcher, "trainer": of_trainer}.get(verb, {})
+    for name, arrange_it in wanted.items():
+        if told := os.environ.get(name):
+            arrange_it(told)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from federation.free_ports import free_port
 from runs import Process, Processes, Summary, kill
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 class Nodes:
@@ -95,13 +94,6 @@ class Nodes:
     def audits(self) -> dict[str, str]:
         """Audits by their place in the shared folder, one for each trainer of a shard."""
         return {str(path.relative_to(self.shared)): path.read_text() for path in self.shared.rglob("audit*.jsonl")}
-
-    def curve(self, name: str) -> list[float]:
-        """Values of a metric from TensorBoard, by step."""
-        (folder,) = {path.parent for path in self.shared.glob("tensorboard/**/events*")}
-        events = EventAccumulator(str(folder))
-        events.Reload()
-        return [one.value for one in events.Scalars(f"train/{name}")]
 
     # ------------------------------------------------------------ ends
 

@@ -21,12 +21,11 @@ from typing import Any, TypeVar
 
 import torch
 from faulty_services import BRAKE_VARIABLE
-from forked import Forked
-from zygote import MODULE
+from proc import command_line, fields, processes
+from zygote import MODULE, Forked
 
-from common.file_lock import start_ticks
-from common.status import FetcherStatus, TrainerStatus
-from common.status_files import read_status
+from common.locks import start_ticks
+from common.status import FetcherStatus, TrainerStatus, read_status
 
 PATIENCE_S = 240.0
 _POLL_S = 0.01
@@ -41,7 +40,6 @@ TINY_MODEL = (
     "trainer.threads=1",
     "trainer.wgan.critic_steps=1",
     "trainer.wgan.network.hidden=8",
-    "trainer.wgan.network.count_hidden=8",
 )
 """A network that trains in milliseconds a step."""
 
@@ -53,6 +51,7 @@ SMALL_STREAM = (
     "stream.slots=3",
     "stream.slot_mib=1",
     "trainer.checkpoint_every=5",
+    "trainer.validation.events=0",
     "trainer.audit=true",
     "local.restart_min_s=0",
 )
@@ -134,16 +133,6 @@ class Processes:
                 )
         return self.add(popen, output_path)
 
-    def start_rank(self, rank: int, ranks: int, **variables: str) -> Process:
-        """Start a trainer that trains nothing: see rank.py."""
-        output_path = self.logs / f"{len(self.started)}-rank.log"
-        program = str(Path(__file__).with_name("rank.py"))
-        command = [sys.executable, program, "trainer", "--run-dir", str(self.run_dir), str(rank), str(ranks)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-        with output_path.open("wb") as output:
-            popen = Forked(command, output=output.fileno(), environment=environment, cwd=PACKAGE_ROOT)
-        return self.add(popen, output_path)
-
     def add(self, popen: subprocess.Popen[bytes] | Forked, output_path: Path) -> Process:
         """A process of the run that was started otherwise."""
         self.started.append(Process(popen, output_path))
@@ -151,8 +140,12 @@ class Processes:
 
     def finish(self, process: Process) -> int:
         """Wait for the end of a process; its exit code."""
-        self.wait_for(process.ended, "the end of " + process.output_path.name)
-        return int(process.popen.returncode)
+        try:
+            return process.popen.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"waited {PATIENCE_S:g} s for the end of {process.output_path.name}\n{self.report()}"
+            ) from None
 
     def run(self, verb: str, *arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
         """Start a command and wait for its end: exit code and output."""
@@ -189,7 +182,7 @@ class Processes:
 
         return self.wait_for(event_of_living, what)
 
-    def brake(self, free_steps: int = 0, pause_s: float = 0.4) -> dict[str, str]:
+    def brake(self, free_steps: int = 0, pause_s: float = 1.0) -> dict[str, str]:
         """Environment of trainers that have time to be disturbed, on however busy a machine: after its first steps each
         takes ``pause_s`` longer, until `release`."""
         self._brakes.append(self.logs / f"released-{len(self._brakes)}")
@@ -255,20 +248,10 @@ class Processes:
     def pids(self, verb: str = "") -> list[int]:
         """Living processes of the run, of one verb or of all, oldest first; those that only wait to be reaped don't
         count."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if str(self.run_dir).encode() not in words or MODULE.encode() not in words:
-                    continue
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if fields[0] not in "ZX" and (not verb or verb.encode() in words):
-                found.append((int(fields[19]), int(entry.name)))  # start time, pid
-        return [pid for _, pid in sorted(found)]
+        wanted = {str(self.run_dir), MODULE, *([verb] if verb else [])}
+        started = {pid: fields(pid) for pid in processes() if wanted <= set(command_line(pid))}
+        alive = [(int(told[19]), pid) for pid, told in started.items() if told and told[0] not in "ZX"]
+        return [pid for _, pid in sorted(alive)]  # by their start
 
     def the_pid(self, verb: str) -> int:
         """Of the only process of that verb."""

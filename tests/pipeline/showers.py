@@ -1,8 +1,13 @@
-"""The data of the end-to-end tests, and what becomes of it in a run that nobody disturbs, of each workload."""
+"""The data of the end-to-end tests, a web server for it, and what becomes of it in a run that nobody disturbs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from runs import Processes, Summary, same
 
-from common.held_out import is_held_out
+from common.plan import is_held_out
 
 NUM_FILES = 3
 EVENTS_PER_FILE = 2_000
@@ -71,6 +76,26 @@ class Undisturbed:
         assert processes.summary()["steps"] == self.steps == processes.checkpoint_step()
 
 
+def carry_out_once(folder: Path, what: Callable[[], object]) -> None:
+    """Carry this out for a folder once, however many processes ask for it."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "ended").exists():
+            what()
+            (folder / "ended").touch()
+
+
+def undisturbed_run(folder: Path, command: Sequence[str]) -> Undisturbed:
+    """Return how a run ends that nobody disturbs."""
+    processes = Processes(folder / "run", folder)
+    try:
+        carry_out_once(folder, lambda: processes.train(*command))
+    finally:
+        processes.end()
+    return Undisturbed(processes.summary(), processes.audit(), processes.checkpoint())
+
+
 @dataclass(frozen=True)
 class Scene:
     """A small run of one workload: its data, its arguments, and its undisturbed outcome."""
@@ -87,8 +112,7 @@ PULSES_FILES = 3
 _EVENTS_A_PULSES_FILE = 480
 _HELD_OUT, _MOST_SQUARED = 0.1, 1_000_000
 PULSES_STREAM = (
-    *("trainer.device=cpu", "trainer.threads=1", "trainer.sets.network.hidden=8", "trainer.sets.network.layers=1"),
-    *("trainer.sets.network.trust_hidden=4", "trainer.sets.network.trust_layers=1"),
+    *("trainer.device=cpu", "trainer.threads=1"),
     *("stream.block_files=2", "stream.unit_events=80", "stream.batch_events=30", "stream.slots=3"),
     *("stream.max_particles=20000", "stream.slot_mib=1", f"stream.held_out={_HELD_OUT}", "stream.length_buckets=2"),
     *(f"stream.max_squared_particles={_MOST_SQUARED}", "trainer.checkpoint_every=5", "trainer.audit=true"),
@@ -99,7 +123,7 @@ PULSES_STREAM = (
 
 def write_pulses(folder: Path) -> tuple[int, int]:
     """Neutrino events in files of row groups of 40; the number of events, and of pulses of those to be trained on."""
-    from workloads.direction.simulator.write import write_sample  # torch
+    from workloads.direction.simulator import write_sample  # torch
 
     write_sample(folder, PULSES_FILES * _EVENTS_A_PULSES_FILE, 1)
     (path,) = folder.glob("*.parquet")
@@ -111,3 +135,41 @@ def write_pulses(folder: Path) -> tuple[int, int]:
     counts = pc.list_value_length(table["pulses"]).to_numpy()
     left_out = is_held_out(table["event_id"].to_numpy()[:, None], _HELD_OUT) | (counts**2 > _MOST_SQUARED)
     return table.num_rows, int(counts[~left_out].sum())
+
+
+# ------------------------------------------------------------------ files from elsewhere
+
+
+@dataclass
+class Server:
+    """A web server on the loopback interface that serves one folder, and refuses what it is told to refuse."""
+
+    url: str
+    folder: Path
+    refuse: dict[str, list[int]] = field(default_factory=dict)
+    """Name -> status codes of the next GET requests for it."""
+    gets: Counter[str] = field(default_factory=Counter)
+    """Requests answered, by path and query."""
+
+
+def bytes_under(folder: Path) -> int:
+    """Disk that the files of a folder take, while others come and go. Links to one file are one file."""
+    sizes_bytes, before = _sizes_bytes(folder), None
+    while sizes_bytes != before:  # files that were never there at the same time are not counted together
+        sizes_bytes, before = _sizes_bytes(folder), sizes_bytes
+    return sum(sizes_bytes.values())
+
+
+def _sizes_bytes(folder: Path) -> dict[int, int]:
+    sizes_bytes: dict[int, int] = {}
+    for parent, _, names in os.walk(folder):  # unlike rglob it passes over folders that go meanwhile
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = Path(parent, name).stat()
+                sizes_bytes[status.st_ino] = status.st_size
+    return sizes_bytes
+
+
+def urls(server: Server, names: list[str], query: str = "") -> list[str]:
+    """The files as inputs of a command."""
+    return [argument for name in names for argument in ("-i", f"{server.url}/{name}{query}")]

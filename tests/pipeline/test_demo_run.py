@@ -1,40 +1,61 @@
-"""A whole run, as in the README: simulate, run, look at what came out."""
+"""Whole runs as in the README: what they leave, and what status, Prometheus and the kernel tell of them."""
 
 from __future__ import annotations
 
 import json
 import math
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from click.testing import CliRunner
-from runs import SMALL_STREAM, TINY_MODEL, Processes, settings
-from showers import Showers
+from proc import command_line, parent, read
+from proc import processes as every_process
+from runs import COUNTING, ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Processes, settings
+from showers import EPOCHS, Showers, Undisturbed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from workloads.muons.commands.simulate import simulate
+from common.plan import is_held_out
+from common.unit_arrays import UnitArrays
+from icestream.cli import VERBS, cli
+from icestream.commands.status import status
+from icestream.replay import batches_from_files
+from services.config.root import Config, load_config
+from services.trainer.audit import audit_line
+from services.trainer.sinks import run_folder
+from services.trainer.validation import StoredBatch, ValidationBlock, made_for
+from workloads.base.batch import Microbatch
 
-CORSIKA = Path(__file__).parent.parent / "data" / "corsika" / "bundles.parquet"
+
+def status_of(processes: Processes) -> dict[str, Any]:
+    """What `icestream status --json` shows."""
+    result = CliRunner().invoke(status, [str(processes.run_dir), "--json"])
+    shown: dict[str, Any] = json.loads(result.output) if result.exit_code == 0 else {}
+    return shown
 
 
 @pytest.mark.slow
-def test_a_demo_run_ends_with_a_checkpoint_scalars_and_a_summary_that_adds_up(
-    processes: Processes, tmp_path: Path
+def test_a_run_ends_with_a_checkpoint_scalars_and_a_summary_and_its_profile_and_replay_change_nothing(
+    processes: Processes, showers: Showers, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    demo = tmp_path / "demo"
-    simulated = CliRunner().invoke(simulate, [str(demo), "--preset", "corsika", "--events", "5000", "--files", "3"])
-    assert simulated.exit_code == 0
-    files = [pq.read_table(path) for path in sorted(demo.rglob("*.parquet"))]
+    summary = processes.train(*command, *settings("trainer.replay_batches=4"), "--profile-steps", "3")
 
-    summary = processes.train("-i", str(demo), *settings(*TINY_MODEL))
-
-    summary.assert_read(sum(file.num_rows for file in files))
+    undisturbed.assert_same(processes)
+    summary.assert_read(EPOCHS * showers.events)
     assert summary["exit_status"] == "finished"
-    assert summary["particles_trained"] == sum(len(muons) for file in files for muons in file["muons"])
     assert summary["checkpoint"] == f"checkpoints/step-{summary['steps']:09d}.pt"
     assert processes.checkpoint()["step"] == summary["steps"] >= 10
+    shown = status_of(processes)
+    assert (shown["state"], shown["exit_code"], shown["step"]) == ("finished", 0, summary["steps"])
     (folder,) = (processes.run_dir / "tensorboard").iterdir()
     scalars = EventAccumulator(str(folder)).Reload()
     for name in ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500"):
@@ -42,62 +63,6 @@ def test_a_demo_run_ends_with_a_checkpoint_scalars_and_a_summary_that_adds_up(
         assert [point.step for point in points] == [1, *range(10, summary["steps"] + 1, 10)]
         assert all(math.isfinite(point.value) for point in points)
 
-
-@pytest.mark.slow
-def test_real_corsika_showers_are_trained_on(processes: Processes) -> None:
-    summary = processes.train("-i", str(CORSIKA), *settings(*TINY_MODEL))
-    summary.assert_read(11)
-    assert summary.events == {"trained": 11}
-    assert summary["particles_trained"] == 1_398
-
-
-@pytest.mark.slow
-def test_weights_do_not_get_another_meaning_when_a_run_goes_on(processes: Processes) -> None:
-    cut, command = "trainer.likelihood.network.energy_cut_gev", ("-i", str(CORSIKA), "--model", "likelihood")
-    tiny = settings("trainer.device=cpu", "trainer.threads=1", f"{cut}=0")
-    processes.train(*command, *tiny)
-    before = (processes.run_dir / "checkpoints" / "step-000000001.pt").read_bytes()
-
-    exit_code, output = processes.run("run", *command, *tiny, *settings(f"{cut}=100"))
-
-    assert exit_code == 2, output
-    told = f"step-000000001.pt: its weights were learned with {cut} = 0.0, it is 100.0 now: set it to 0.0, or use"
-    assert told in output
-    assert (processes.run_dir / "checkpoints" / "step-000000001.pt").read_bytes() == before
-    processes.train(*command, *tiny)
-
-
-@pytest.mark.slow
-def test_a_real_shower_of_1335_muons_above_the_limit_is_set_aside_whole_with_its_origin(processes: Processes) -> None:
-    summary = processes.train("-i", str(CORSIKA), *settings(*TINY_MODEL, "max_particles_per_event=1000"))
-    summary.assert_read(11)
-    assert summary.events == {"trained": 10, "outlier": 1}
-    assert summary["particles_trained"] == 1_398 - 1_335
-
-    (path,) = (processes.run_dir / "outliers").iterdir()
-    (outlier,) = pq.read_table(path).to_pylist()
-    source_file, source_row = outlier.pop("source_file"), outlier.pop("source_row")
-    assert Path(source_file) == CORSIKA
-    assert outlier.pop("num_particles") == 1_335
-    assert outlier == pq.read_table(CORSIKA).to_pylist()[source_row]
-    assert len(outlier["muons"]) == 1_335
-
-
-@pytest.mark.slow
-def test_a_run_that_is_profiled_and_replayed_tells_both_and_its_checkpoint_has_not_seen_the_replay(
-    processes: Processes, showers: Showers
-) -> None:
-    measured = ("trainer.replay_batches=4", "trainer.replay_s=0.2")
-    plain = processes.train(*showers.input, *settings(*SMALL_STREAM), "--fresh", "--yes")
-    weights = processes.checkpoint()["task"]["networks"]["critic"]
-
-    summary = processes.train(
-        *showers.input, *settings(*SMALL_STREAM, *measured), "--profile-steps", "3", "--fresh", "--yes"
-    )
-
-    assert summary["steps"] == plain["steps"]
-    after = processes.checkpoint()["task"]["networks"]["critic"]
-    assert all(torch.equal(after[name], weights[name]) for name in weights)
     assert summary["replay_fraction"] == pytest.approx(
         summary["session_events_per_s"] / summary["replay_events_per_s"], abs=0.001
     )
@@ -106,3 +71,177 @@ def test_a_run_that_is_profiled_and_replayed_tells_both_and_its_checkpoint_has_n
     assert ceiling["events_per_batch"] == pytest.approx(200, rel=0.3)
     names = [path.name for path in (processes.run_dir / "profile").iterdir()]
     assert sorted(names) == ["steps-00000011-00000013.trace.json.gz", "steps-00000011-00000013.txt"]
+
+
+SECRETS = {"BEARER_TOKEN": "x", "WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "OTEL_EXPORTER_OTLP_HEADERS": "a=x"}
+WANTED = {"fetcher": {"BEARER_TOKEN", "AWS_SECRET_ACCESS_KEY"}, "decoder": set(), "trainer": set(), "outputs": set()}
+
+
+@pytest.mark.slow
+def test_processes_get_only_the_secrets_that_they_need_and_status_follows_them_until_they_are_killed(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    def reached() -> dict[str, Any] | None:
+        now = status_of(processes)
+        return now if now.get("checkpoint") and now["state"] == "running" and len(now["processes"]) == 5 else None
+
+    options = [*settings(*COUNTING, f"outputs.destination={tmp_path / 'copies'}"), "--epochs", "0", "--decoders", "2"]
+    run = processes.start("run", *showers.input, *options, environment=SECRETS, program=ICESTREAM)
+    running = processes.wait_in(run, reached, "a running run with a checkpoint")
+    assert running["step"] > 0
+    assert running["bottleneck"]
+    assert {one["name"] for one in running["processes"]} == {"run", "fetcher", "decoder-0", "decoder-1", "trainer"}
+    services = children(run.pid)
+    assert services.keys() == WANTED.keys()
+    for service, pid in services.items():
+        variables = {line.partition("=")[0] for line in read(pid, "environ").split("\0")}
+        assert variables & SECRETS.keys() == WANTED[service], service
+        assert "PATH" in variables
+    processes.kill_all()
+    processes.assert_nothing_is_left()
+    killed = status_of(processes)
+    assert killed["state"] == "killed"
+    assert killed["step"] >= running["step"]
+    assert killed["processes"] == []
+    assert killed["exit_code"] is None
+
+
+def children(run: int) -> dict[str, int]:
+    """Process ids by service, once they run it."""
+    words = {pid: command_line(pid) for pid in every_process() if parent(pid) == run}
+    return {told[told.index("icestream") + 1]: pid for pid, told in words.items() if "icestream" in told[:-1]}
+
+
+# ------------------------------------------------------------------ Prometheus
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A free port that the kernel gives to nobody else who asks for a free one."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so may the fetcher's: it can bind the port, too
+        keeper.bind(("127.0.0.1", 0))
+        yield int(keeper.getsockname()[1])
+
+
+def scrape(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def test_a_fetcher_tells_prometheus_its_status_and_refuses_a_port_that_is_taken(
+    processes: Processes, showers: Showers, tmp_path: Path, port: int
+) -> None:
+    fetcher = processes.start("fetcher", *showers.input, *settings(f"metrics_port={port}", "stream.slots=5"))
+    processes.wait_in(fetcher, lambda: "icestream_fetcher_slots 5.0" in scrape(port), "its status over HTTP")
+    assert 'icestream_stall_seconds_total{reason="no_credit"} 0.0' in scrape(port)
+
+    other = Processes(tmp_path / "other", tmp_path / "logs")
+    other.logs.mkdir()
+    exit_code, output = other.run("fetcher", *showers.input, *settings(f"metrics_port={port}"))
+    assert exit_code == 2
+    assert f"fetcher.metrics_port = {port}: can't listen on 127.0.0.1:{port}" in output.splitlines()[-1]
+    assert "Traceback" not in output
+
+    fetcher.send(signal.SIGTERM)
+    assert processes.finish(fetcher) == 0, fetcher.output()
+    assert scrape(port) == ""
+
+
+# ------------------------------------------------------------------ events that are held out
+
+
+CPU = torch.device("cpu")
+SHARE = 0.25
+Ids = npt.NDArray[np.uint64]
+
+
+def digest(part: Microbatch) -> str:
+    """Digest that the audit has of these bytes."""
+    arrays = UnitArrays(
+        offsets=part.host_offsets_E1.astype(np.int64),
+        microbatch_bounds=np.array([0, part.num_events]),
+        particle_columns={name: column.numpy() for name, column in part.particle_columns.items()},
+        event_columns={name: column.numpy() for name, column in part.event_columns.items()},
+    )
+    found: str = json.loads(audit_line(arrays, 0, 0, 0, 0))["digest"]
+    return found
+
+
+def ids_of(part: Microbatch) -> Ids:
+    ids: Ids = part.event_columns["primary_id"].numpy()
+    return ids
+
+
+def block_of(processes: Processes, config: Config) -> StoredBatch:
+    settings_of_block = made_for(config.trainer.validation, config.stream.held_out)
+    batch = ValidationBlock(processes.run_dir, config.stored_workload(), settings_of_block, CPU).batch
+    assert batch is not None
+    return batch
+
+
+@pytest.mark.slow
+def test_no_held_out_event_is_trained_on_and_the_block_has_no_other(processes: Processes, showers: Showers) -> None:
+    validation = ("trainer.validation.events=300", "trainer.validation.every=10")
+    held_out = f"stream.held_out={SHARE}"
+    summary = processes.train(*showers.input, "--epochs", "1", *settings(*SMALL_STREAM, *validation, held_out))
+    summary.assert_read(showers.events)
+    major, minor = (
+        np.concatenate([table[f"primary_{name}_id"].to_numpy() for table in showers.tables]).astype(np.uint64)
+        for name in ("major", "minor")
+    )
+    every = np.stack([major, minor], 1)
+    assert summary.events["held_out"] == is_held_out(every, SHARE).sum() > 0
+
+    config = load_config(processes.run_dir, environment={})
+    parts = [part for batch in batches_from_files(config, 10_000, CPU) for part in batch.microbatches]
+    audit = [json.loads(line)["digest"] for line in processes.audit()]
+    assert audit == [digest(part) for part in parts], "these are the microbatches that were trained"
+    trained = np.concatenate([ids_of(part) for part in parts])
+    assert len(trained) == summary.events["trained"]
+    assert not is_held_out(trained, SHARE).any()
+
+    block = block_of(processes, config)
+    validated = np.concatenate([ids_of(part) for part in block.microbatches])
+    assert len(validated) == block.num_events == 300
+    assert is_held_out(validated, SHARE).all()
+    assert not {tuple(one) for one in validated.tolist()} & {tuple(one) for one in trained.tolist()}
+    told = EventAccumulator(str(run_folder(processes.run_dir))).Reload()
+    assert told.Scalars("panel/score")
+
+
+# ------------------------------------------------------------------ help
+
+
+def in_a_new_interpreter(*words: str) -> str:
+    done = subprocess.run([sys.executable, *words], cwd=PACKAGE_ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_lists_every_command_and_an_example() -> None:
+    answer = in_a_new_interpreter(*ICESTREAM, "--help")
+    assert "Example: icestream simulate demo" in answer
+    assert all(f"\n  {verb} " in answer for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_every_command_has_an_example_of_it(verb: str) -> None:
+    _, example, text = CliRunner().invoke(cli, [verb, "--help"], catch_exceptions=False).output.partition("Example")
+    assert example
+    assert f"icestream {verb}" in text
+
+
+def test_help_loads_nothing_that_takes_long() -> None:
+    program = (
+        "import sys; from icestream.cli import cli\n"
+        "for words in ['--version'], ['run', '--help'], ['trainer', '--help'], ['evaluate', '--help']:\n"
+        "    cli(words, standalone_mode=False)\n"
+        "print('LOADED', *sorted(name for name in sys.modules if '.' not in name))"
+    )
+    loaded = set(in_a_new_interpreter("-c", program).partition("LOADED ")[2].split())
+    assert "click" in loaded
+    assert not loaded & {"torch", "pyarrow", "fsspec", "zmq", "tensorboard", "matplotlib"}

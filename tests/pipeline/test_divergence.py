@@ -6,17 +6,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import SMALL_STREAM, Processes, same, settings
-from showers import Showers, Undisturbed
-from test_remote_input import Server, bytes_under, server, urls
+from runs import SMALL_STREAM, Processes, settings
+from showers import Server, Showers, Undisturbed, bytes_under, urls
 
-from services.trainer.checkpoints.snapshot import not_finite
-
-__all__ = ["server"]
+from services.trainer.commits import not_finite
 
 pytestmark = pytest.mark.slow
-
-UNIT = 8
 
 
 def health_lines(processes: Processes) -> list[dict[str, object]]:
@@ -28,21 +23,6 @@ def lines_of_updates(processes: Processes) -> list[dict[str, object]]:
     return [line for line in health_lines(processes) if "left out" in str(line["reasons"])]
 
 
-def test_a_batch_that_training_fails_on_comes_again_and_every_event_counts_once(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
-) -> None:
-    run = processes.start("run", *command, environment={"DIVERGE": f"{UNIT} 2"})
-    assert processes.finish(run) == 0, processes.report()
-    assert processes.audit() == undisturbed.audit
-    assert processes.summary().events == undisturbed.summary.events
-    assert processes.summary()["steps"] == undisturbed.steps
-    assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}
-    first, *_ = lines = lines_of_updates(processes)
-    assert 1 <= len(lines) <= 2, "both steps may lie between two looks"
-    assert UNIT in {place["unit"] for place in first["batch"]}  # type: ignore[attr-defined]
-    assert not same(processes.checkpoint()["task"], undisturbed.checkpoint["task"]), "the rates are others"
-
-
 def test_files_that_were_evicted_are_staged_again_when_training_goes_back_behind_them(
     processes: Processes, showers: Showers, server: Server
 ) -> None:
@@ -52,11 +32,10 @@ def test_files_that_were_evicted_are_staged_again_when_training_goes_back_behind
         *SMALL_STREAM,
         "stream.block_files=1",
         f"fetcher.disk_budget_gib={2.5 * max(sizes) / 2**30}",
-        "trainer.health.warning_loss=1e-9",  # no checkpoint is one to go back to
         "trainer.log_every=1",
     )
     arguments = [*urls(server, names), *options]
-    run = processes.start("run", *arguments, environment={"DIVERGE": "13 1"})
+    run = processes.start("run", *arguments, environment={"DIVERGE": "13", "WARN": "1"})
     assert processes.finish(run) == 0, processes.report()
     actions = [line["action"] for line in health_lines(processes) if line["verdict"] == "critical"]
     assert actions == ["went back to step 0, learning rates times 0.5"]
@@ -69,23 +48,17 @@ def test_files_that_were_evicted_are_staged_again_when_training_goes_back_behind
 def test_a_run_that_diverges_whatever_is_done_ends_with_one_line_and_is_not_started_again(
     processes: Processes, command: list[str]
 ) -> None:
-    hopeless = settings("trainer.wgan.critic_lr=1e30", "trainer.health.rollbacks=2")
-    for _ in range(2):  # and the same command says the same once more
-        exit_code, output = processes.run("run", *command, *hopeless)
-        assert exit_code == 2, processes.report()
-        last = output.splitlines()[-1]
-        assert "training diverged: step " in last
-        assert "Going back 2 time(s) did not help" in last
-        assert "health.jsonl" in last
-        assert "Traceback" not in output + processes.log("trainer")
-        assert processes.summary()["restarts"]["trainer"] == 0
-        assert processes.summary()["adds_up"]
-        processes.assert_nothing_is_left()
+    hopeless = settings("trainer.wgan.critic_lr=1e30")
+    exit_code, output = processes.run("run", *command, *hopeless)
+    assert exit_code == 2, processes.report()
+    last = output.splitlines()[-1]
+    assert "training diverged: step " in last
+    assert "Going back 3 time(s) did not help" in last
+    assert "health.jsonl" in last
+    assert "Traceback" not in output + processes.log("trainer")
+    assert processes.summary()["restarts"]["trainer"] == 0
+    assert processes.summary()["adds_up"]
     assert not_finite(processes.checkpoint()["task"]) == []
-
-
-def audits(processes: Processes) -> list[str]:
-    return sorted(line for path in processes.run_dir.glob("audit*.jsonl") for line in path.read_text().splitlines())
 
 
 def test_trainers_that_learn_together_go_back_together_and_every_event_counts_once(
@@ -99,15 +72,4 @@ def test_trainers_that_learn_together_go_back_together_and_every_event_counts_on
     lines = lines_of_updates(processes)
     assert [line["step"] for line in lines] == [33, 33], "one of each trainer"
     assert len({json.dumps(line["batch"]) for line in lines}) == 2, "each names its own data"
-    assert len(audits(processes)) == len(set(audits(processes)))
-    assert sum(json.loads(line)["events"] for line in audits(processes)) == undisturbed.summary["events_trained"]
-
-
-def test_trainers_that_diverge_whatever_is_done_end_together(processes: Processes, command: list[str]) -> None:
-    hopeless = settings("trainer.wgan.critic_lr=1e30", "trainer.health.rollbacks=2")
-    exit_code, output = processes.run("run", *command, *hopeless, "--trainers", "2")
-    assert exit_code == 2, processes.report()
-    assert "Going back 2 time(s) did not help" in output.splitlines()[-1]
-    assert len(health_lines(processes)) % 2 == 0
-    assert processes.checkpoint()["watch"]["rollbacks"] == 2
-    assert not_finite(processes.checkpoint()["task"]) == []
+    assert sum(json.loads(line)["events"] for line in processes.audits()) == undisturbed.summary["events_trained"]

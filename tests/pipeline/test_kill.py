@@ -1,126 +1,204 @@
-"""Promise 2 and 6: kill -9 of anything, at any time, changes nothing in what is trained, and leaves nothing."""
+"""Promises 1, 2, 4 and 6: kill -9 or SIGSTOP of anything, at an exact instant of its work, changes nothing.
+
+The faults have really happened, the audit, the weights and the counts are those of the run that nobody disturbed, no
+process holds more memory than one arena, and nothing is left behind.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import signal
+import time
+from pathlib import Path
 
 import pytest
-from faults import Fault, environment, met
-from faulty_services import LOSE_PATIENCE_VARIABLE
-from runs import Processes, kill, settings
-from showers import Scene, Undisturbed
+from faulty_services import LOSE_PATIENCE_VARIABLE, Fault, Met, environment, is_stopped, met
+from runs import Process, Processes, kill, settings
+from showers import Undisturbed
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.mark.parametrize("verb", ["decoder", "trainer", "fetcher"])
-def test_a_killed_process_is_started_again_and_changes_nothing(
-    processes: Processes, direction: Scene, verb: str
-) -> None:
-    """Of the workload muons each is killed at one moment after the other in test_faults.py."""
-    run = processes.start_and_reach(5, direction.command, before=direction.undisturbed.steps)
-    pids = processes.pids(verb)
-    processes.kill(pids[0])
-    processes.wait_in(run, lambda: len(processes.pids(verb)) == len(pids), "its restart")
-    processes.release()
-    assert processes.finish(run) == 0, processes.report()
-    assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0} | {verb: 1}
-    direction.undisturbed.assert_same(processes)
+ARENA_BYTES = 3 << 20  # slots × slot_mib of SMALL_STREAM
+HELD_S = 1.0
+"""How long a process that is continued again was stopped."""
 
 
-def test_the_units_of_a_decoder_that_was_killed_in_its_work_are_decoded_by_another(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
-) -> None:
-    faults = environment([Fault("decoder", "decoding")], processes.logs)
-    run = processes.start("run", *command, environment=faults)
-    assert processes.finish(run) == 0, processes.report()
-    victim = met(processes.logs)
-    assert victim
-    assert f"failed 1 time(s): decoder {victim.pid}-" in processes.log("fetcher")
-    assert processes.fetcher.decoders_lost == 1
+VERBS = ("decoder", "trainer", "fetcher")
+MOMENTS = {
+    "idle-decoder": ("decoder", "idle", 1),
+    "decoder-decoding": ("decoder", "decoding", 3),
+    "decoder-after-writing-before-done": ("decoder", "after-writing-before-done", 3),
+    "trainer-before-its-first-step": ("trainer", "step", 1),
+    "trainer-mid-unit": ("trainer", "step", 22),
+    "trainer-between-checkpoint-write-and-rename": ("trainer", "between-checkpoint-write-and-rename", 3),
+    "trainer-between-checkpoint-and-commit": ("trainer", "between-checkpoint-and-commit", 4),
+    "trainer-before-it-says-finished": ("trainer", "before-finished", 1),
+    "fetcher-staging": ("fetcher", "staging", 2),
+    "fetcher-before-a-lease": ("fetcher", "leasing", 7),
+    "fetcher-before-a-delivery": ("fetcher", "delivering", 7),
+    "fetcher-hearing-that-all-is-trained": ("fetcher", "hearing-that-all-is-trained", 1),
+}
+"""Who, at which instant of its work, and at how many-th. Those of one verb in the order in which a run meets them."""
+
+KILLED = {verb: [name for name, moment in MOMENTS.items() if moment[0] == verb] for verb in VERBS}
+HUNG = KILLED["decoder"]
+CONTINUED = ["trainer-before-its-first-step", "decoder-decoding", "fetcher-before-a-lease", "trainer-mid-unit"]
+
+
+def start(processes: Processes, command: list[str], moments: list[str], number: str) -> Process:
+    """`icestream run` whose processes meet the signal at these moments, one after the other."""
+    faults = [Fault(verb, instant, number, nth) for verb, instant, nth in map(MOMENTS.__getitem__, moments)]
+    patience = {LOSE_PATIENCE_VARIABLE: str(lost_patience(processes))}
+    return processes.start("run", *command, environment=environment(faults, processes.logs) | patience)
+
+
+def lost_patience(processes: Processes) -> Path:
+    """File from which on the fetcher fences stopped decoders after two seconds."""
+    return processes.logs / "lost-patience"
+
+
+def await_fault(processes: Processes, run: Process, index: int = 0) -> Met:
+    """Who met that fault."""
+    return processes.wait_in(run, lambda: met(processes.logs, index), f"fault {index}")
+
+
+def assert_as_undisturbed(processes: Processes, run: Process, undisturbed: Undisturbed) -> None:
+    """The run goes on to its end, as if nothing had happened."""
+    assert processes.finish(run) == 0, f"{run.output()}\n{processes.report()}"
     undisturbed.assert_same(processes)
-
-
-def test_a_decoder_that_hangs_is_fenced_and_changes_nothing(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
-) -> None:
-    lost_patience = processes.logs / "lost-patience"
-    faults = environment([Fault("decoder", "decoding", "SIGSTOP")], processes.logs)
-    run = processes.start("run", *command, environment=faults | {LOSE_PATIENCE_VARIABLE: str(lost_patience)})
-    victim = processes.wait_in(run, lambda: met(processes.logs), "the stop")
-    processes.wait_in(run, lambda: processes.fetcher.bottleneck == "decoders", "the hint at the decoders")
-    lost_patience.touch()
-    assert processes.finish(run) == 0, processes.report()
-    assert f"decoder {victim.pid}-" in processes.log("fetcher").partition(" hangs in lease ")[0].splitlines()[-1]
-    assert processes.summary()["restarts"]["decoder"] == 1
-    undisturbed.assert_same(processes)
-
-
-def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_checkpoint(
-    processes: Processes, scene: Scene
-) -> None:
-    seldom = settings("trainer.checkpoint_every=20")
-    # What was trained since the checkpoint comes to the disk a page at a time, not long before the end.
-    run = processes.start("run", *scene.command, *seldom, environment=processes.brake(35))
-    processes.wait_in(run, lambda: processes.checkpoint_step() >= 20, "a checkpoint")
-    committed_bytes = processes.checkpoint()["audit_bytes"][0]
-    audit = processes.run_dir / "audit.jsonl"
-    processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
-    processes.kill_all()
+    assert processes.summary()["exit_status"] == "finished"
+    processes.summary().assert_read(undisturbed.summary["events_read"])
     processes.assert_nothing_is_left()
-    step = processes.checkpoint_step()
-    assert 20 <= step < scene.undisturbed.steps
-
-    processes.train(*scene.command, *seldom)
-
-    assert f"resumes from step-{step:09d}.pt: step {step}," in processes.log("trainer")
-    scene.undisturbed.assert_same(processes)
 
 
-def test_when_the_supervisor_is_killed_its_children_end_and_the_same_command_goes_on(
+def restarts(processes: Processes) -> dict[str, int]:
+    """Of the services that were started again."""
+    return {verb: number for verb, number in processes.summary()["restarts"].items() if number}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_processes_killed_one_after_the_other_each_at_another_moment_change_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed, verb: str
+) -> None:
+    moments = KILLED[verb]
+    run = start(processes, command, moments, "SIGKILL")
+    for index in range(len(moments)):
+        victim = await_fault(processes, run, index)
+        processes.wait_for(lambda pid=victim.pid: pid not in processes.pids(), "the victim's end")
+        look_at_arenas(processes, ARENA_BYTES)
+    assert_as_undisturbed(processes, run, undisturbed)
+    # A fetcher that dies as it hears of the end is needed again only if the trainer has not ended before it.
+    may_be_the_last = moments[-1] == "fetcher-hearing-that-all-is-trained"
+    assert restarts(processes) in [{verb: len(moments)}, *([{verb: len(moments) - 1}] if may_be_the_last else [])]
+
+
+def test_decoders_stopped_for_good_each_at_another_moment_are_fenced_and_change_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    lost_patience(processes).touch()
+    run = start(processes, command, HUNG, "SIGSTOP")
+    victims = [await_fault(processes, run, index) for index in range(len(HUNG))]
+    assert_as_undisturbed(processes, run, undisturbed)
+    told = [line for line in processes.log("fetcher").splitlines() if " hangs in lease " in line]
+    assert len(told) == len(victims)
+    assert all(f"decoder {victim.pid}-" in line for victim, line in zip(victims, told, strict=True))
+    assert processes.fetcher.decoders_lost == len(victims)
+    assert restarts(processes) == {"decoder": len(victims)}
+
+
+def test_processes_of_every_kind_stopped_for_a_while_and_continued_change_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    run = start(processes, command, CONTINUED, "SIGSTOP")
+    seen: set[str] = set()
+    for index in range(len(CONTINUED)):
+        pid = await_fault(processes, run, index).pid
+        processes.wait_in(run, lambda pid=pid: is_stopped(pid), "the stop")
+        seen |= look_at_arenas(processes, ARENA_BYTES)
+        time.sleep(HELD_S)  # in which it does nothing
+        assert is_stopped(pid)
+        kill(pid, signal.SIGCONT)
+    assert_as_undisturbed(processes, run, undisturbed)
+    assert seen == set(VERBS), "the arena was seen in a process of each kind"
+    assert processes.fetcher.decoders_lost == 0
+    assert restarts(processes) == {}
+
+
+# ------------------------------------------------------------------ everything, and the supervisor
+
+
+def test_after_a_kill_of_the_supervisor_and_then_of_everything_the_same_command_goes_on(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
     run = processes.start_and_reach(5, command, before=undisturbed.steps)
     kill(run.pid)
     processes.assert_nothing_is_left()
-    assert 5 <= processes.checkpoint_step() < undisturbed.steps
-    processes.train(*command)
+    step = processes.checkpoint_step()
+    assert 5 <= step < undisturbed.steps
+
+    seldom = settings("trainer.checkpoint_every=20")
+    # What was trained since the checkpoint comes to the disk a page at a time, not long before the end.
+    run = processes.start("run", *command, *seldom, environment=processes.brake(40 - step))
+    processes.wait_in(run, lambda: processes.checkpoint_step() >= 20, "a checkpoint")
+    committed_bytes = processes.checkpoint()["audit_bytes"]["audit.jsonl"]
+    audit = processes.run_dir / "audit.jsonl"
+    processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
+    processes.kill_all()
+    processes.assert_nothing_is_left()
+    step = processes.checkpoint_step()
+    assert 20 <= step < undisturbed.steps
+
+    processes.train(*command, *seldom)
+
+    assert f"resumes from step-{step:09d}.pt: step {step}," in processes.log("trainer")
     undisturbed.assert_same(processes)
 
 
-def test_a_run_whose_processes_are_killed_one_after_the_other_trains_the_undisturbed_stream(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
-) -> None:
-    run = processes.start("run", *command, "--epochs", "0")  # it can't end before it was disturbed
-    victims = ["decoder", "fetcher", "decoder", "trainer", "fetcher", "decoder", "decoder", "trainer"]
-    for verb in victims:
-        step = processes.checkpoint_step()
-        processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
-        pids = processes.wait_in(run, lambda verb=verb: processes.pids(verb), f"a {verb}")
-        processes.kill(pids[0])
-    step = processes.checkpoint_step()
-    processes.wait_in(run, lambda: processes.checkpoint_step() > step, "a checkpoint after all kills")
-    run.send(signal.SIGINT)
-    assert processes.finish(run) == 130
-    restarts = processes.summary()["restarts"]
-    assert restarts == {verb: victims.count(verb) for verb in ("fetcher", "decoder", "trainer")}
-    assert processes.summary()["adds_up"]
-    length = min(len(processes.audit()), len(undisturbed.audit))
-    assert length > 20
-    assert processes.audit()[:length] == undisturbed.audit[:length]
+# ------------------------------------------------------------------ the arena's memory, seen from outside
+
+_ARENA = "/memfd:icestream-arena"
+_DESCRIPTORS = 2  # the arena's own, and the copy that Python's mmap keeps
 
 
-def test_a_trainer_that_is_killed_ten_times_ends_with_the_weights_of_an_undisturbed_run_bit_for_bit(
-    processes: Processes, scene: Scene
-) -> None:
-    kills, often = 10, settings("trainer.checkpoint_every=3")
-    run = processes.start("run", *scene.command, *often, environment=processes.brake(3))
-    for _ in range(kills):
-        step = processes.checkpoint_step()
-        processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
-        pids = processes.wait_in(run, lambda: processes.pids("trainer"), "a trainer")
-        processes.kill(pids[0])
-    processes.release()
-    assert processes.finish(run) == 0, processes.report()
-    assert processes.summary()["restarts"]["trainer"] == kills
-    scene.undisturbed.assert_same(processes)
+def look_at_arenas(processes: Processes, arena_bytes: int) -> set[str]:
+    """Look at each process of a run: it has one arena at most, of the size that was agreed on; who has one."""
+    seen = set()
+    for verb in VERBS:
+        for pid in processes.pids(verb):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                if _has_one_arena(f"{verb} {pid}", Path(f"/proc/{pid}"), arena_bytes):
+                    seen.add(verb)
+    return seen
+
+
+def _has_one_arena(who: str, process: Path, arena_bytes: int) -> bool:
+    maps, before = _arena_maps(process), None
+    while maps != before:  # it is read in pieces: one that went while another came would be seen beside it
+        maps, before = _arena_maps(process), maps
+    status = (process / "status").read_text()
+    touched = re.search(r"^RssShmem:\s+(\d+) kB$", status, re.M)
+    if not maps or touched is None or re.search(r"^State:\s+[ZX]", status, re.M):
+        return False
+    bounds = [line.split()[0].split("-") for line in maps]
+    mapped_bytes = [int(end, 16) - int(start, 16) for start, end in bounds]
+    open_bytes = _open_arenas_bytes(process)
+    assert mapped_bytes == [arena_bytes], f"{who} maps {mapped_bytes}"
+    assert set(open_bytes) <= {arena_bytes}, f"{who} has open {open_bytes}"
+    assert len(open_bytes) <= _DESCRIPTORS, f"{who} has open {open_bytes}"
+    assert int(touched[1]) * 1024 <= arena_bytes, f"{who} has touched {touched[1]} kB"
+    return True
+
+
+def _arena_maps(process: Path) -> list[str]:
+    return [line for line in (process / "maps").read_text().splitlines() if _ARENA in line]
+
+
+def _open_arenas_bytes(process: Path) -> list[int]:
+    """Sizes of the arenas behind a process's descriptors."""
+    sizes = []
+    for descriptor in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
+            if str(descriptor.readlink()).startswith(_ARENA):
+                sizes.append(descriptor.stat().st_size)
+    return sizes

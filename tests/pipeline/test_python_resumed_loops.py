@@ -1,4 +1,4 @@
-"""Every way to save and resume a loop over `icestream.stream` gives the batches of the undisturbed one.
+"""Loops over `icestream.stream`, saved and resumed in every way, and in a Jupyter kernel, get the undisturbed batches.
 
 The services of one stream serve all cases: each run begins with its state of the start, or of a checkpoint.
 """
@@ -6,6 +6,8 @@ The services of one stream serve all cases: each run begins with its state of th
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from jupyter_client.manager import KernelManager, start_new_kernel
 from muon_files import make_events, write_events
 from torch.utils.data import DataLoader
 
@@ -82,13 +85,13 @@ def batches_of(loader: Iterable[icestream.RaggedBatch], epochs: int) -> Iterator
         assert num, "no loop is empty"
 
 
-@pytest.mark.parametrize("trained", [1, 4, BATCHES - 1, BATCHES, BATCHES + 1, 2 * BATCHES])
-@pytest.mark.parametrize("saved", ["stream", "stream, after the batch", "loader"])
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("trained", [1, BATCHES - 1, BATCHES, BATCHES + 1, 2 * BATCHES])
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    [*((kind, saved) for kind in LOADERS for saved in ("stream", "stream, after")), ("StatefulDataLoader", "loader")],
+)
 def test_a_loop_resumes_from_a_state_saved_behind_any_batch(runs: Runs, kind: str, saved: str, trained: int) -> None:
     """Saved inside of the loop, so that those behind the last batch of an epoch are there, too."""
-    if saved == "loader" and kind == "DataLoader":
-        pytest.skip("a DataLoader of torch has no state")
     stream = runs.begin()
     loader = LOADERS[kind](stream)
     found, state = [], {}
@@ -138,6 +141,38 @@ def test_the_first_batch_of_a_resumed_loop_comes_again_only_if_nothing_of_it_was
         assert ids(next(iter(stream))) == runs.undisturbed[1 + is_read]
 
 
+def test_a_data_loader_with_workers_is_refused(runs: Runs) -> None:
+    with pytest.raises(icestream.BadInputError, match="use num_workers=0; its decoders are the workers"):
+        next(iter(DataLoader(runs.begin(), batch_size=None, num_workers=1)))
+
+
+# ------------------------------------------------------------------ Accelerate
+
+
+def test_accelerate_trains_on_a_stream_and_its_saved_state_has_the_place_in_it(runs: Runs, tmp_path: Path) -> None:
+    """The stream itself is not prepared: it shares its events between the ranks, and batches are on their device."""
+    from accelerate import Accelerator
+
+    def train(steps: int, *, resume: bool) -> Ids:
+        accelerator = Accelerator(cpu=True)
+        weight = torch.nn.Linear(1, 1)
+        model, optimiser = accelerator.prepare(weight, torch.optim.SGD(weight.parameters(), 0.01))
+        stream = runs.begin()
+        accelerator.register_for_checkpointing(stream)
+        if resume:
+            accelerator.load_state(str(tmp_path))
+        found = []
+        for batch in itertools.islice(stream, steps):
+            found.append(ids(batch))
+            accelerator.backward(model(batch.counts[:, None].float()).square().mean())
+            optimiser.step()
+        accelerator.save_state(str(tmp_path), safe_serialization=False)
+        accelerator.free_memory()
+        return found
+
+    assert train(4, resume=False) + train(BATCHES, resume=True) == runs.undisturbed[:BATCHES]
+
+
 # ------------------------------------------------------------------ Lightning
 
 
@@ -179,77 +214,147 @@ def counting(stream: icestream.EventStream, stop_at: int | None) -> Any:
     return Counting()
 
 
-def callbacks_of(saving: str, folder: Path) -> list[Any]:
-    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-
-    if saving == "on exception":
-
-        class Kept(OnExceptionCheckpoint):
-            def teardown(self, *_: Any, **__: Any) -> None:
-                """The file stays, as that of a process that ended."""
-
-        return [Kept(folder, "saved")]
-    options: dict[str, Any] = {
-        "end of epoch": {},
-        "every 4 steps": {"every_n_train_steps": 4},
-        "every step": {"every_n_train_steps": 1},
-        "save_last": {"save_last": True, "every_n_train_steps": 2},
-    }
-    return [ModelCheckpoint(folder, filename="saved", enable_version_counter=False, **options[saving])]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How Lightning trains."""
-
-    accumulate: int = 1
-    validation: int = 0
-    """Batches after which it validates; 0: never, -1: at the end of each epoch."""
-
-    def fit(self, runs: Runs, kind: str, callbacks: list[Any], stop_at: int | None, checkpoint: Path | None) -> Any:
-        import lightning
-
-        stream = runs.begin()
-        module = counting(stream, stop_at)
-        trainer = lightning.Trainer(
-            max_epochs=EPOCHS,
-            accelerator="cpu",
-            accumulate_grad_batches=self.accumulate,
-            val_check_interval=self.validation if self.validation > 0 else 1.0,
-            num_sanity_val_steps=0,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=bool(callbacks),
-            callbacks=callbacks,
-        )
-        val: Any = DataLoader([torch.zeros(1)] * 2) if self.validation else None  # type: ignore[arg-type]
-        trainer.fit(module, LOADERS[kind](stream), val, ckpt_path=checkpoint, weights_only=True)
-        return module
-
-
-WAYS = {
-    "plain": Way(),
-    "accumulation": Way(accumulate=2),
-    "validation": Way(validation=-1),
-    "validation every 2": Way(validation=2),
+SAVINGS: dict[str, dict[str, Any]] = {
+    "end of epoch": {},
+    "every 4 steps": {"every_n_train_steps": 4},
+    "every step": {"every_n_train_steps": 1},
+    "save_last": {"save_last": True, "every_n_train_steps": 2},
 }
+"""Options of Lightning's checkpoints."""
 
 
-STOPS = [BATCHES - 1, BATCHES, 2 * BATCHES + 2]
+def fit(
+    runs: Runs, kind: str, callbacks: list[Any], stop_at: int | None, checkpoint: Path | None, validate: bool
+) -> Any:
+    """Train with Lightning, with or without a validation every second batch; the module."""
+    import lightning
+
+    stream = runs.begin()
+    module = counting(stream, stop_at)
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        val_check_interval=2 if validate else 1.0,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=bool(callbacks),
+        callbacks=callbacks,
+    )
+    val: Any = DataLoader([torch.zeros(1)] * 2) if validate else None  # type: ignore[arg-type]
+    trainer.fit(module, LOADERS[kind](stream), val, ckpt_path=checkpoint, weights_only=True)
+    return module
+
+
+LATE = 2 * BATCHES + 2
 
 
 @pytest.mark.parametrize(
-    ("way", "stop_at"), [*(("plain", stop) for stop in STOPS), *((way, STOPS[-1]) for way in WAYS if way != "plain")]
+    ("kind", "saving", "validate", "stop_at"),
+    [
+        *((kind, saving, False, LATE) for kind in LOADERS for saving in SAVINGS),
+        *(("DataLoader", "every 4 steps", False, stop) for stop in (BATCHES - 1, BATCHES)),
+        ("DataLoader", "every 4 steps", True, LATE),
+    ],
 )
-@pytest.mark.parametrize("saving", ["end of epoch", "every 4 steps", "every step", "save_last", "on exception"])
-@pytest.mark.parametrize("kind", LOADERS)
 def test_lightning_resumes_with_the_batches_of_an_undisturbed_run(
-    runs: Runs, kind: str, saving: str, way: str, stop_at: int, tmp_path: Path
+    runs: Runs, kind: str, saving: str, validate: bool, stop_at: int, tmp_path: Path
 ) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    callback = ModelCheckpoint(tmp_path, filename="saved", enable_version_counter=False, **SAVINGS[saving])
     with pytest.raises(StoppedError):
-        WAYS[way].fit(runs, kind, callbacks_of(saving, tmp_path), stop_at, None)
+        fit(runs, kind, [callback], stop_at, None, validate)
     path = next((path for name in ("last", "saved") if (path := tmp_path / f"{name}.ckpt").exists()), None)
     trained = torch.load(path, weights_only=True)["trained"] if path else 0
-    resumed = WAYS[way].fit(runs, kind, [], None, path)
+    resumed = fit(runs, kind, [], None, path, validate)
     assert runs.undisturbed[:trained] + resumed.seen == runs.undisturbed
+
+
+# ------------------------------------------------------------------ a Jupyter kernel
+
+WAIT_S = 240.0
+
+
+class Notebook:
+    """Cells that are run one after the other."""
+
+    def __init__(self, manager: KernelManager, client: Any) -> None:
+        self._manager = manager
+        self._client = client
+
+    def start(self, code: str) -> str:
+        started: str = self._client.execute(code)
+        return started
+
+    def await_text(self, text: str) -> None:
+        """Wait until the running cell has printed ``text``."""
+        printed = ""
+        while text not in printed:
+            message = self._client.get_iopub_msg(timeout=WAIT_S)
+            assert message["msg_type"] != "error", message["content"]
+            printed += message["content"].get("text", "")
+
+    def end_of(self, started: str) -> tuple[str, str]:
+        """Printed text of a cell, and the name of the error that ended it."""
+        printed, error = "", ""
+        while True:
+            message = self._client.get_iopub_msg(timeout=WAIT_S)
+            if message["parent_header"].get("msg_id") != started:
+                continue
+            content = message["content"]
+            printed += content.get("text", "")
+            error = content.get("ename", error)
+            if content.get("execution_state") == "idle":
+                return printed.strip(), error
+
+    def run(self, code: str) -> str:
+        printed, error = self.end_of(self.start(code))
+        assert not error, (error, printed)
+        return printed
+
+    def interrupt(self) -> None:
+        """As the button with the square."""
+        self._manager.interrupt_kernel()
+
+    def shut_down(self) -> None:
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Notebook]:
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(icestream.__file__).parents[1]),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    found = Notebook(*start_new_kernel(startup_timeout=WAIT_S, kernel_name="python3", env=environment))
+    yield found
+    found.shut_down()
+
+
+CELL = """
+stream = icestream.stream(files, device="cpu", decoders=1, batch_events=10)
+print(len(next(iter(stream))), len(list(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())))
+"""
+
+
+def test_a_cell_is_run_again_interrupted_and_continued_as_one_does_in_a_notebook(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    write_events(tmp_path / "files/one.parquet", make_events([number % 5 for number in range(60)], first=0))
+    notebook.run(f"import os, time, icestream\nfrom pathlib import Path\nfiles = {str(tmp_path / 'files')!r}")
+    assert notebook.run(CELL) == notebook.run(CELL) == "10 1", "the first stream ended when its name was given away"
+    looping = notebook.start("for batch in stream:\n    print('batch', flush=True)\n    time.sleep(600)")
+    notebook.await_text("batch")
+    notebook.interrupt()
+    assert notebook.end_of(looping)[1] == "KeyboardInterrupt"
+    assert notebook.run("print(sum(len(batch) for batch in stream))") == "40", "all but the two that were handed out"
+    folder = Path(notebook.run("print(stream.run_dir)"))
+    notebook.shut_down()
+    deadline_s = time.monotonic() + WAIT_S
+    while folder.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not folder.exists()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,22 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from muon_files import make_events, write_events
+from proc import below, command_line, is_alive
 
 import icestream
-from common.status import FetcherStatus
-from common.status_files import read_status
+from common.status import FetcherStatus, read_status
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 EVENTS, BATCH = 1200, 50
 
 
@@ -63,51 +64,56 @@ def digests(stream: icestream.EventStream, most: int | None = None) -> list[str]
     return [digest(batch) for batch in islice(stream, most)]
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A stream whose services serve several tests, and what it gives undisturbed."""
+
+    stream: icestream.EventStream
+    start: dict[str, Any]
+    reference: list[str]
+    """Digests of the batches of two epochs."""
+    ids: list[list[list[int]]]
+    """Of the events of each batch of the first epoch."""
+
+    def begin(self) -> icestream.EventStream:
+        self.stream.load_state_dict(self.start)
+        return self.stream
+
+
 @pytest.fixture(scope="module")
-def reference(files: Path) -> list[str]:
-    """Two epochs, undisturbed."""
+def shared(files: Path) -> Iterator[Shared]:
     with made(files) as stream:
-        found = digests(stream) + digests(stream)
+        start, ids, found = stream.state_dict(), [], []
+        for batch in stream:
+            ids.append(sorted(batch.events["primary_id"].tolist()))
+            found.append(digest(batch))
+        found += digests(stream)
         assert stream.epoch == 2
         assert stream.counters.events_trained == 2 * EVENTS
-    assert len(set(found)) == len(found) >= 2 * EVENTS // (2 * BATCH)
-    return found
+        assert len(set(found)) == len(found) >= 2 * EVENTS // (2 * BATCH)
+        yield Shared(stream, start, found, ids)
 
 
-def children(pid: int) -> list[int]:
-    """Living processes below a process."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, task.read_text().split()):
-                found += [child, *children(child)]
-    return found
+@pytest.fixture(scope="module")
+def reference(shared: Shared) -> list[str]:
+    """Two epochs, undisturbed."""
+    return shared.reference
 
 
-def command_line(pid: int) -> list[str]:
-    """Words of a process's command; none if it has just ended."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    return []
-
-
-def commands(pid: int) -> dict[str, int]:
-    """Process id of one service each of a stream's caller, by what its command line ends with."""
+def commands(pids: set[int]) -> dict[str, int]:
+    """Process id of one service each, by what its command line ends with."""
     found = {}
-    for child in children(pid):
-        for name in ("fetcher", "decoder", "icestream.streaming.services_process"):
-            if name in command_line(child):
-                found[name.rpartition(".")[2]] = child
+    for pid in pids:
+        for name in ("fetcher", "decoder", "icestream.stream_process"):
+            if name in command_line(pid):
+                found[name.rpartition(".")[2]] = pid
     return found
 
 
-def services_of_streams() -> list[int]:
+def services_of_streams() -> set[int]:
     """Processes of all streams of this process; not those of other tests."""
-    found = []
-    for child in children(os.getpid()):
-        if "icestream.streaming.services_process" in command_line(child):
-            found += [child, *children(child)]
-    return found
+    callers = [child for child in below(os.getpid()) if "icestream.stream_process" in command_line(child)]
+    return below(*callers)
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -117,73 +123,31 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def test_breaks_kills_and_resumes_in_random_order_with_other_decoders_change_no_bit(
-    files: Path, reference: list[str]
-) -> None:
+def test_breaks_kills_and_resumes_with_other_decoders_change_no_bit(files: Path, reference: list[str]) -> None:
     """The promise of the Python API: state_dict is exact for any number of decoders, and through kill -9 of all."""
-    seed = random.randrange(2**32)
-    rng = random.Random(seed)
-    found: list[str] = []
+    others = services_of_streams()
     stream = made(files, decoders=2)
     try:
+        found = digests(stream, 3)
+        for name in ("decoder", "fetcher", "stream_process"):
+            wait_for(lambda name=name: name in commands(services_of_streams() - others), name)
+            os.kill(commands(services_of_streams() - others)[name], signal.SIGKILL)
+            found += digests(stream, 4)
+        state = stream.state_dict()
+        digests(stream, 2)  # forgotten
+        stream.close()
+        stream = made(files, decoders=1)
+        stream.load_state_dict(state)
         while stream.epoch < 2:
-            found += digests(stream, rng.randrange(1, 8))
-            match rng.choice(["go on", "kill", "kill", "resume", "load"]):
-                case "kill":
-                    running = commands(os.getpid())
-                    if running:  # else those that were killed before are not back yet
-                        with contextlib.suppress(ProcessLookupError):  # its parent was killed before
-                            os.kill(running[rng.choice(sorted(running))], signal.SIGKILL)
-                case "resume":
-                    state = stream.state_dict()
-                    stream.close()
-                    stream = made(files, decoders=rng.choice([1, 3]))
-                    stream.load_state_dict(state)
-                case "load":
-                    state, before = stream.state_dict(), len(found)
-                    digests(stream, 2)  # forgotten
-                    stream.load_state_dict(state)
-                    assert len(found) == before
+            found += digests(stream)
     finally:
         stream.close()
-    assert found == reference, f"seed {seed}"
-    assert not commands(os.getpid())
-
-
-def test_a_loop_ends_with_the_epoch_and_one_that_was_left_is_continued(files: Path, reference: list[str]) -> None:
-    with made(files) as stream:
-        first = digests(stream, 5)
-        assert stream.epoch == 0
-        first += digests(stream)
-        assert stream.epoch == 1
-        assert first == [one for one in reference if one.startswith("0:")]
-        folder = stream.run_dir
-        assert folder is not None
-        assert folder.stat().st_mode & 0o777 == 0o700
-    assert not folder.exists()
-
-
-def test_the_state_after_a_batch_that_was_fetched_ahead_of_its_training_is_that_batch_s_own(
-    files: Path, reference: list[str]
-) -> None:
-    with made(files) as stream:
-        trained, *ahead = islice(stream, 4)
-        state = stream.state_dict(after=trained)
-    with made(files, decoders=2) as stream:
-        stream.load_state_dict(state)
-        assert digests(stream, 3) == [digest(batch) for batch in ahead] == reference[1:4]
+    assert found == reference
+    assert not commands(services_of_streams() - others)
 
 
 CALLER = """
-import signal, sys, icestream
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have had it ignored
+import sys, icestream
 stream = icestream.stream(sys.argv[1], device="cpu", batch_events=50)
 for batch in stream:
     print(stream.run_dir, flush=True)
@@ -209,84 +173,72 @@ def caller(files: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_the_services_die_with_their_caller_however_it_dies_and_leave_nothing(
-    caller: tuple[subprocess.Popen[str], Path], number: signal.Signals
-) -> None:
+def test_the_services_die_with_their_caller_and_leave_nothing(caller: tuple[subprocess.Popen[str], Path]) -> None:
     process, folder = caller
-    services = children(process.pid)
-    assert len(commands(process.pid)) == 3
+    services = below(process.pid) - {process.pid}
+    assert len(commands(services)) == 3
     assert folder.is_dir()
-    process.send_signal(number)
+    process.kill()
     process.wait(WAIT_S)
     wait_for(lambda: not any(map(is_alive, services)), f"processes {services} outlived their caller")
     wait_for(lambda: not folder.exists(), f"{folder} was left behind")
 
 
-def test_ctrl_c_while_the_stream_waits_for_data_loses_no_event(
-    files: Path, reference: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with made(files) as stream:
-        found = digests(stream, 3)
-        feed, services = stream._session.joined()
-        asked = iter([KeyboardInterrupt()])
+def test_ctrl_c_while_the_stream_waits_for_data_loses_no_event(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = shared.begin()
+    found = digests(stream, 3)
+    feed, services = stream._session.joined()
+    asked = iter([KeyboardInterrupt()])
 
-        def interrupted() -> bool:
-            for error in asked:
-                raise error
-            return services.ended()
+    def interrupted() -> bool:
+        for error in asked:
+            raise error
+        return services.ended()
 
-        monkeypatch.setattr(feed, "_stopped", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            found.extend(map(digest, stream))  # keeps what came before the error
-        found += digests(stream)
-    assert found == [one for one in reference if one.startswith("0:")]
+    monkeypatch.setattr(feed, "_stopped", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(map(digest, stream))  # keeps what came before the error
+    found += digests(stream)
+    assert found == [one for one in shared.reference if one.startswith("0:")]
 
 
 def test_two_streams_at_once_do_not_disturb_each_other_and_one_without_a_name_is_stopped(
-    files: Path, reference: list[str]
+    files: Path, shared: Shared
 ) -> None:
     """As in a notebook, where a cell is run again."""
-    one, other = made(files), made(files)
-    found = [[digest(first), digest(second)] for first, second in islice(zip(one, other, strict=False), 4)]
-    assert found == [[each, each] for each in reference[:4]]
-    services = services_of_streams()
-    assert len(services) >= 6
+    reference, first = shared.reference, shared.begin()
+    digest(next(iter(first)))
+    others = services_of_streams()
+    other = made(files)
+    assert [digest(batch) for batch in islice(other, 3)] == reference[:3]
+    assert digests(first, 3) == reference[1:4]
+    services = services_of_streams() - others
+    assert len(services) >= 3
     if (child := os.fork()) == 0:
-        one.close()  # another process's streams are not its own
+        other.close()  # another process's streams are not its own
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert all(map(is_alive, services))
-    assert digest(next(iter(one))) == reference[4]
-    del one, other
-    wait_for(lambda: not any(map(is_alive, services)), f"processes {services} of streams without a name are alive")
+    assert digest(next(iter(other))) == reference[3]
+    del other
+    wait_for(lambda: not any(map(is_alive, services)), f"processes {services} of a stream without a name are alive")
+    assert all(map(is_alive, others))
 
 
 def test_files_without_data_and_other_files_than_those_of_the_state_are_one_clear_error_each(
-    files: Path, tmp_path: Path
+    shared: Shared, tmp_path: Path
 ) -> None:
     (tmp_path / "text.parquet").write_text("no Parquet")
     with pytest.raises(icestream.BadInputError, match="no file is usable"), made(tmp_path / "text.parquet") as stream:
         next(iter(stream))
-    with made(files) as stream:
-        next(iter(stream))
-        state = stream.state_dict()
+    stream = shared.begin()
+    next(iter(stream))
+    state = stream.state_dict()
     write_events(tmp_path / "other.parquet", make_events([1, 2, 3]))
     with made(tmp_path / "other.parquet") as stream:
         stream.load_state_dict(state)
         with pytest.raises(icestream.BadInputError, match="use the same files to continue it"):
             next(iter(stream))
-
-
-def test_values_that_can_t_be_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    degrees = [replace(event, primary=(1000.0, 57.5, 4.0, 1500.0)) for event in make_events([2] * 200)]
-    write_events(tmp_path / "degrees.parquet", degrees)
-    with made(tmp_path) as stream:
-        for _ in range(2):
-            assert sum(batch.num_events for batch in stream) == 200
-    (warning,) = (record for record in caplog.records if "values that can't be" in record.getMessage())
-    assert warning.levelname == "WARNING"
-    assert "degrees.parquet: " in warning.getMessage()
 
 
 def test_an_epoch_without_any_event_is_an_error_and_not_an_endless_loop(tmp_path: Path) -> None:
@@ -320,21 +272,101 @@ def test_a_run_directory_keeps_the_list_of_files_and_is_refused_if_it_is_of_a_tr
 
 
 def test_a_second_thread_on_a_stream_gets_a_clear_error_and_the_first_one_goes_on(
-    files: Path, reference: list[str], monkeypatch: pytest.MonkeyPatch
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with made(files) as stream:
-        begun, refused, fetch = threading.Event(), threading.Event(), stream._fetched
+    stream, reference = shared.begin(), shared.reference
+    begun, refused, fetch = threading.Event(), threading.Event(), stream._fetched
 
-        def wait_for_the_other() -> Any:
-            begun.set()
-            assert refused.wait(WAIT_S)
-            return fetch()
+    def wait_for_the_other() -> Any:
+        begun.set()
+        assert refused.wait(WAIT_S)
+        return fetch()
 
-        monkeypatch.setattr(stream, "_fetched", wait_for_the_other)
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(digests, stream)
-            assert begun.wait(WAIT_S)
-            with pytest.raises(icestream.BadInputError, match="give each thread a stream of its own"):
-                next(iter(stream))
-            refused.set()
-            assert first.result(WAIT_S) == reference[: len(reference) // 2]
+    monkeypatch.setattr(stream, "_fetched", wait_for_the_other)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(digests, stream)
+        assert begun.wait(WAIT_S)
+        with pytest.raises(icestream.BadInputError, match="give each thread a stream of its own"):
+            next(iter(stream))
+        refused.set()
+        assert first.result(WAIT_S) == reference[: len(reference) // 2]
+
+
+# ------------------------------------------------------------------ ranks that torchrun starts
+
+RANK = """
+import json, os, sys
+from itertools import islice
+from pathlib import Path
+import torch, torch.distributed as dist
+import icestream
+
+files, folder, resume = sys.argv[1:]
+dist.init_process_group("gloo")
+settings = {"stream.block_files": 3, "stream.slot_mib": 1}
+stream = icestream.stream(files, decoders=1, batch_events=50, device="cpu", seed=3, settings=settings)
+if resume:
+    stream.load_state_dict(torch.load(resume, weights_only=True))
+seen = []
+for batch in islice(stream, None if resume else 2):
+    assert batch.num_events and 50 <= batch.total_events < 54 or resume  # microbatches of 3 events, or of 4
+    seen.append([sorted(batch.events["primary_id"].tolist()), stream.run_dir.name, batch.total_events])
+rank = dist.get_rank()
+torch.save(stream.state_dict(), f"{folder}/state-{rank}.pt")
+Path(f"{folder}/seen-{rank}.json").write_text(json.dumps(seen))
+stream.close()
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(files: Path, folder: Path, resume: str = "") -> list[Any]:
+    """What each of two ranks has seen, as JSON."""
+    folder.mkdir()
+    script = folder / "rank.py"
+    script.write_text(RANK)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    package = str(Path(icestream.__file__).parents[1])
+    with subprocess.Popen(
+        [*torchrun, str(script), str(files), str(folder), resume],
+        env=os.environ | {"PYTHONPATH": package, "GLOO_SOCKET_IFNAME": "lo"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=240)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, errors
+    return [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_two_ranks_share_one_stream_and_the_state_of_either_continues_it(
+    files: Path, shared: Shared, tmp_path: Path
+) -> None:
+    first = run_ranks(files, tmp_path / "first")
+    states = [torch.load(tmp_path / f"first/state-{rank}.pt", weights_only=True) for rank in range(2)]
+    assert states[0] == states[1]
+    rest = run_ranks(files, tmp_path / "rest", str(tmp_path / "first/state-1.pt"))
+    assert len({folder for ranks in (first[0], first[1]) for _, folder, _ in ranks}) == 1, "one fetcher for both"
+    steps = [*zip(*first, strict=True), *zip(*rest, strict=True)]
+    assert [sorted(one[0] + other[0]) for one, other in steps] == shared.ids
+    assert all(one[0] != other[0] for one, other in steps)
+    assert all(one[2] == other[2] == len(one[0]) + len(other[0]) for one, other in steps)
+
+
+def test_a_rank_without_a_process_group_is_one_clear_error(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "h",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with (
+        icestream.stream(files, device="cpu") as stream,
+        pytest.raises(icestream.BadInputError, match=r"rank 0 of 2: call torch.distributed.init_process_group\(\)"),
+    ):
+        next(iter(stream))

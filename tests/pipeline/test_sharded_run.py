@@ -1,4 +1,4 @@
-"""Promise 17: a run in shards trains every event once, whatever happens to a shard, and its sum is checked."""
+"""Promise 17: a run in shards trains every event once, whatever happens to a shard or its files; its sum is checked."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from proc import command_line
 from runs import COUNTING, SMALL_STREAM, Processes, kill, same, settings
 from showers import EPOCHS, Showers
 
-from common.planned import planned_name
-from common.run_dir import INVENTORY_FOLDER, shard_dir
-from common.status_files import read_fetchers
+from common.paths import INVENTORY_FOLDER
+from common.status import read_fetchers
+from common.summary import planned_name
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +35,8 @@ def by_trainer(processes: Processes) -> dict[str, list[str]]:
 def pid_of(processes: Processes, verb: str, shard: int) -> int:
     """Process of a shard's service; 0: there is none."""
     for pid in processes.pids(verb):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if words[words.index(b"--shard") + 1] == str(shard).encode():
+        words = command_line(pid)
+        if words[words.index("--shard") + 1] == str(shard):
             return pid
     return 0
 
@@ -62,25 +64,13 @@ def finished(folder: Path, command: list[str]) -> Iterator[Finished]:
 
 
 @pytest.fixture(scope="module")
-def of_two(showers: Showers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    """In two shards."""
-    yield from finished(tmp_path_factory.mktemp("two-shards"), arguments(showers, 2))
-
-
-@pytest.fixture(scope="module")
 def of_four(showers: Showers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """In four shards."""
     yield from finished(tmp_path_factory.mktemp("four-shards"), arguments(showers, 4))
 
 
-@pytest.fixture(params=["of_two", "of_four"])
-def undisturbed(request: pytest.FixtureRequest) -> Finished:
-    run: Finished = request.getfixturevalue(request.param)
-    return run
-
-
-def test_every_event_is_trained_once_an_epoch(undisturbed: Finished, showers: Showers) -> None:
-    processes, _ = undisturbed
+def test_every_event_is_trained_once_an_epoch(of_four: Finished, showers: Showers) -> None:
+    processes, _ = of_four
     processes.summary().assert_read(EPOCHS * showers.events)
     shards = len(processes.trainer.shards)
     audits = by_trainer(processes)
@@ -101,76 +91,29 @@ def test_every_event_is_trained_once_an_epoch(undisturbed: Finished, showers: Sh
     assert len(list((processes.run_dir / INVENTORY_FOLDER).glob("files-*"))) == 1
 
 
-def test_a_killed_fetcher_of_one_shard_changes_nothing(processes: Processes, of_four: Finished) -> None:
+def test_a_killed_fetcher_of_one_shard_and_a_killed_trainer_change_nothing(
+    processes: Processes, of_four: Finished
+) -> None:
     other, command = of_four
     run = processes.start_and_reach(5, command, before=other.summary()["steps"])
     victim = processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1), "the fetcher of shard 1")
     kill(victim)
     processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1) not in (0, victim), "its restart")
-    processes.release()
-    assert processes.finish(run) == 0, processes.report()
-    assert processes.summary()["restarts"] == {"fetcher": 1, "decoder": 0, "trainer": 0}
     assert "trainer" not in processes.log("fetcher-000").partition(" is gone")[0].rpartition("\n")[2]
-    assert_same(processes, other)
-
-
-def test_a_killed_trainer_changes_nothing(processes: Processes, of_two: Finished) -> None:
-    other, command = of_two
-    run = processes.start_and_reach(5, command, before=other.summary()["steps"])
-    victim = processes.the_pid("trainer")
-    processes.kill(victim)
+    processes.kill(processes.the_pid("trainer"))
     processes.wait_in(run, lambda: processes.pids("trainer"), "its restart")
     processes.release()
     assert processes.finish(run) == 0, processes.report()
-    assert processes.summary()["restarts"]["trainer"] == 1
+    assert processes.summary()["restarts"] == {"fetcher": 1, "decoder": 0, "trainer": 1}
     assert_same(processes, other)
 
 
-@pytest.mark.parametrize(("undisturbed", "trainers"), [("of_two", 4), ("of_four", 2)], indirect=["undisturbed"])
-def test_trainers_that_share_the_shards_train_of_each_what_one_does(
-    processes: Processes, undisturbed: Finished, trainers: int
-) -> None:
-    """Two read one shard, or each reads two. As many trainers as shards: the next test, and the nodes."""
-    other, command = undisturbed
-    processes.train(*command, "--trainers", str(trainers))
-    assert processes.audits() == other.audits() != []
-    assert processes.summary()["steps"] == other.summary()["steps"]
-    assert processes.summary().events == other.summary().events
-
-
-def test_a_stopped_run_goes_on_with_another_number_of_trainers(processes: Processes, of_two: Finished) -> None:
-    other, command = of_two
+def test_a_stopped_run_goes_on_with_another_number_of_trainers(processes: Processes, of_four: Finished) -> None:
+    other, command = of_four
     processes.train(*command, "--trainers", "2", "--max-steps", "20")
     processes.train(*command, "--trainers", "1", "--max-steps", "0")
     assert processes.audits() == other.audits() != []
     assert processes.summary().events == other.summary().events
-
-
-def test_a_shard_that_lost_events_fails_the_run_and_is_named(processes: Processes, showers: Showers) -> None:
-    command = arguments(showers, 2, COUNTING)
-    processes.train(*command, "--max-steps", "10")
-    record = processes.run_dir / INVENTORY_FOLDER / planned_name(1)
-    with record.open("a") as lines:
-        lines.write("[90, 1, 77]\n")  # a block that no trainer ever gets
-    exit_code, output = processes.run("run", *command, "--max-steps", "0")
-    assert exit_code == 1
-    assert "shard 1: 6,077 planned, but 6,000 read by the trainers (77 missing)" in output
-    assert processes.summary()["exit_status"] == "failed"
-    assert not processes.summary()["adds_up"]
-
-
-def test_fresh_and_another_number_of_shards(processes: Processes, showers: Showers) -> None:
-    processes.train(*arguments(showers, 2, COUNTING))
-    exit_code, output = processes.run("run", *arguments(showers, 4, COUNTING))
-    assert exit_code == 2
-    assert "stream.shards was 2, now 4" in output
-    processes.train(*arguments(showers, 4, COUNTING), "--new-plan")
-    assert processes.summary()["events_read"] == 2 * EPOCHS * showers.events
-    assert not (shard_dir(processes.run_dir, 0) / "ledger.sqlite.damaged").exists()
-    processes.train(*arguments(showers, 1, COUNTING), "--fresh", "--yes")
-    assert not (processes.run_dir / "shards").exists()
-    assert not (processes.run_dir / INVENTORY_FOLDER).exists()
-    processes.summary().assert_read(EPOCHS * showers.events)
 
 
 def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_the_trainer(
@@ -195,8 +138,63 @@ def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_
     assert processes.summary()["events_read"] == EPOCHS * showers.events
 
 
-def test_an_endless_run_without_an_event_to_train_ends_with_the_reason(processes: Processes, showers: Showers) -> None:
-    command = [*arguments(showers, 2)[:-2], *settings("stream.held_out=0.9999999")]
-    exit_code, output = processes.run("run", *command, "--epochs", "0", "--trainers", "2")
+FILES = 6
+"""Files of the data set, in one block of each of two shards."""
+TWO_SHARDS = ("stream.shards=2", "stream.block_files=3", "stream.slots=4", "local.decoders=1")
+
+
+def write(folder: Path, showers: Showers) -> list[Path]:
+    """Files whose row groups differ in size, so that a unit is another one if any of them is left out."""
+    folder.mkdir()
+    paths = [folder / f"{number}.parquet" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        pq.write_table(showers.tables[number % 3], path, row_group_size=130 + 30 * number)
+    return paths
+
+
+def forget_files(processes: Processes) -> None:
+    """What a new node, or one with a damaged disk, has: no ledger."""
+    for path in processes.run_dir.glob("shards/*/ledger.sqlite*"):
+        path.unlink()
+
+
+def test_a_file_that_goes_bad_in_a_begun_block_leaves_the_sum_right_for_fetchers_without_their_ledgers(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    victim = write(tmp_path / "data", showers)[2]
+    command = ["-i", str(tmp_path / "data"), *settings(*COUNTING, *TWO_SHARDS)]
+    processes.train(*command, "--max-steps", "15")
+    assert 0 < processes.summary()["events_trained"] < showers.events, "both blocks are begun, and not at their end"
+    victim.write_bytes(victim.read_bytes()[:-100])
+    forget_files(processes)
+    processes.train(*command, "--max-steps", "0")
+    processes.summary().assert_read(2 * showers.events)
+    assert any(str(victim) in line for line in processes.summary()["quarantined"])
+
+
+def test_a_new_plan_of_other_inputs_begins_in_all_shards_and_another_number_of_shards_needs_fresh(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    paths = write(tmp_path / "data", showers)
+    stream = settings(*COUNTING, *TWO_SHARDS)
+    processes.train("-i", str(tmp_path / "data"), *stream, "--max-steps", "10")
+    before = processes.summary()["events_read"]
+    exit_code, output = processes.run("run", *settings("stream.shards=4"))
+    assert exit_code == 2
+    assert "stream.shards was 2, now 4" in output
+    alone = paths[0].rename(tmp_path / "alone.parquet")
+    processes.train("-i", str(alone), *stream, "--max-steps", "0", "--new-plan")
+    processes.summary().assert_read(before + showers.events // 3)
+    processes.train("-i", str(alone), *stream, *settings("stream.shards=1"), "--fresh", "--yes")
+    assert not (processes.run_dir / "shards").exists()
+    assert not (processes.run_dir / INVENTORY_FOLDER).exists()
+    processes.summary().assert_read(showers.events // 3)
+
+
+def test_an_endless_run_of_two_trainers_without_an_event_to_train_ends_with_the_reason(
+    processes: Processes, showers: Showers
+) -> None:
+    stream = settings(*SMALL_STREAM, *TWO_SHARDS, "stream.block_files=1", "stream.held_out=0.9999999")
+    exit_code, output = processes.run("run", *showers.input, *stream, "--epochs", "0", "--trainers", "2")
     assert exit_code == 2
     assert "no event of a whole epoch can be trained" in output

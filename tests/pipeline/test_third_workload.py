@@ -1,9 +1,10 @@
-"""The worked example of docs/development/extending.md: a workload that is one folder, outside of the repository."""
+"""What users add: the workload of docs/development/extending.md, outside of the repository, and their own model."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from runs import ICESTREAM, PACKAGE_ROOT, Processes, settings
+from runs import ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Processes, kill, same, settings
+from showers import Showers, Undisturbed, undisturbed_run
+
+import icestream
 
 pytestmark = pytest.mark.slow
 
@@ -85,8 +89,56 @@ def run_verb(processes: Processes, environment: dict[str, str]) -> tuple[int, st
         [sys.executable, "-m", "icestream", "factor", str(checkpoint)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         cwd=PACKAGE_ROOT,
         env=os.environ | environment,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------ a user's own model in the full trainer
+
+STREAM = [one for one in SMALL_STREAM if not one.startswith("trainer.wgan.")]
+MODEL = "examples.count_muons:TRAINING"
+
+
+@pytest.fixture(scope="module")
+def own(showers: Showers) -> list[str]:
+    return [*showers.input, "--epochs", "6", "--model", MODEL, *settings(*STREAM, "trainer.own.learning_rate=0.01")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed_own(own: list[str], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return undisturbed_run(tmp_path_factory.mktemp("undisturbed-own"), own)
+
+
+def test_the_example_learns_and_is_the_same_to_the_bit_after_a_kill_and_ctrl_c(
+    processes: Processes, own: list[str], undisturbed_own: Undisturbed
+) -> None:
+    run = processes.start_and_reach(5, own, before=undisturbed_own.steps)
+    killed = processes.the_pid("trainer")
+    kill(killed)
+    processes.wait_in(run, lambda: processes.pids("trainer") not in ([], [killed]), "another trainer")
+    run.send(signal.SIGINT)
+    processes.finish(run)
+    assert processes.checkpoint_step() < undisturbed_own.steps
+
+    exit_code, output = processes.run("run")
+    assert exit_code == 2, "no code runs because a stored file names it"
+    assert f"if you trust it, name it in this start, too: --model {MODEL}" in output
+    processes.train("--model", MODEL)  # its settings are those that are stored
+    undisturbed_own.assert_same(processes)
+    assert processes.log("trainer").count("new run") == 1, "all later trainers went on from a checkpoint"
+
+    newest = processes.run_dir / "checkpoints" / f"step-{processes.checkpoint_step():09d}.pt"
+    found = icestream.load(newest, model=MODEL, device="cpu").state_dict()
+    assert same(dict(found), dict(processes.checkpoint()["task"]["networks"]["network"]))
+    with pytest.raises(icestream.BadInputError, match="if you trust its code, name it: model='examples"):
+        icestream.load(processes.run_dir)
+    with pytest.raises(icestream.BadInputError, match="of a model of your own"):
+        icestream.evaluate(processes.run_dir, "held-out", device="cpu")
+
+    watched = processes.checkpoint()["loss"]
+    assert watched, "the mean of the headline metric is stored"
+    scores = processes.trainer.losses
+    assert scores["loss_ma_500"] < 1.0  # minus the logarithm of a probability: bundles have 4 to 5 muons in the mean

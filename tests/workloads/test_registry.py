@@ -17,9 +17,9 @@ from muon_files import make_events, make_table
 import workloads
 from common.errors import BadInputError
 from icestream.cli import cli
-from icestream.reading.workload import load_run_config, workload_of_files
+from icestream.run_config import load_run_config, workload_of_files
 from services.config.root import Config
-from services.config.trainer import model_sections
+from services.config.settings import model_sections
 from workloads import registry
 
 WORKLOAD = """
@@ -35,14 +35,14 @@ WORKLOAD = Workload(
         source_columns=(SourceColumn("truth", "truth"), SourceColumn("sparks.t_s", "sparks", 0)),
         rules=(),
     ),
-    models={"spark": Model("a test's", ConfigBranch, "nowhere:TRAINING")},
+    models={"spark": Model("a test's", ConfigBranch, lambda: None)},
 )
 """
 VERBS = """
 import click
-from workloads.base.verb import Verb
+from workloads.base.interface import Verb
 
-VERBS = {name: Verb(f"workloads.sparks.verbs:{name}", f"Do {name}.") for name in ("simulate", "ignite")}
+VERBS = {name: Verb(lambda name=name: globals()[name], f"Do {name}.") for name in ("simulate", "ignite")}
 
 
 @click.command()
@@ -97,9 +97,9 @@ def test_a_folder_is_a_workload_with_its_verbs(sparks: None) -> None:
     assert CliRunner().invoke(cli, ["ignite"]).output == "ignited\n"
 
 
-@pytest.mark.parametrize("named", [["--workload", "sparks"], ["--workload=sparks"]])
-def test_a_verb_that_two_workloads_have_is_chosen_by_name_and_else_the_defaults(sparks: None, named: list[str]) -> None:
-    assert CliRunner().invoke(cli, ["simulate", "here", *named]).output == "sparks in here\n"
+def test_a_verb_that_two_workloads_have_is_chosen_by_name_and_else_the_defaults(sparks: None) -> None:
+    for named in (["--workload", "sparks"], ["--workload=sparks"]):
+        assert CliRunner().invoke(cli, ["simulate", "here", *named]).output == "sparks in here\n"
     assert "--preset" in CliRunner().invoke(cli, ["simulate", "--help"]).output
 
 
@@ -173,19 +173,15 @@ def test_files_that_show_no_workload_are_taken_for_the_defaults(sparks: None, tm
 
 
 def test_files_of_another_workload_than_the_one_that_is_named_are_refused(sparks: None, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="workload = 'pions': expected one of muons"):
+        workload_of(tmp_path, assignments=("workload=pions",))
     inside = write(tmp_path / "a.parquet", SPARKS)
     with pytest.raises(BadInputError, match="has the columns of the workload sparks, but this run is of the workload"):
         workload_of(tmp_path, inside, assignments=("workload=muons",))
 
 
-def test_a_workload_that_nobody_knows_is_named_with_those_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="workload = 'pions': expected one of muons"):
-        workload_of(tmp_path, assignments=("workload=pions",))
-
-
 BROKEN = {
     "raise RuntimeError('broken')": r"sparks.*RuntimeError: broken \(.*workload.py, line 1\)",
-    "WORKLOAD = (": r"sparks.*SyntaxError: .*workload.py",
     "WORKLAOD = 1": "sparks.*has no attribute 'WORKLOAD'",
     WORKLOAD.replace('name="sparks"', 'name="spark"'): "its name is 'spark'; expected 'sparks'",
     WORKLOAD.replace('"<f4", ("t_s"', '"f", ("t_s"'): "column sparks has type f; expected one of",
@@ -202,7 +198,7 @@ def test_a_workload_that_can_not_be_imported_is_one_line(sparks: None, tmp_path:
     sys.modules.pop("workloads.sparks.workload", None)
 
 
-@pytest.mark.parametrize("name", ["wgan", "device", "none"])
+@pytest.mark.parametrize("name", ["wgan", "device"])
 def test_a_model_whose_name_is_taken_is_refused(sparks: None, tmp_path: Path, name: str) -> None:
     (tmp_path / "workloads" / "sparks" / "workload.py").write_text(WORKLOAD.replace('"spark":', f'"{name}":'))
     sys.modules.pop("workloads.sparks.workload", None)

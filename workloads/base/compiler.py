@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from common.errors import BadInputError
-from common.private_path import changed_by_others, make_for_owner
+from common.paths import changed_by_others, make_for_owner
 
 
 def require_compiler(device: torch.device, setting: str) -> None:

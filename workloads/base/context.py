@@ -1,7 +1,8 @@
-"""Conditions under which a task trains: device, seed, ranks, precision."""
+"""Conditions under which a task trains: device, seed, ranks, precision, noise."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workloads.base.limits import NO_LIMITS, UpdateLimits
-from workloads.base.random_streams import SharedPurpose, stream_seed
+from workloads.base.batch import Microbatch
+from workloads.base.random_streams import Purpose, SharedPurpose, stream_seed
 
 SumOverRanks = Callable[[Sequence[Tensor]], None]
 """Sum of tensors over all ranks, in place."""
@@ -21,13 +22,21 @@ def one_rank(tensors: Sequence[Tensor]) -> None:
 
 
 @dataclass(frozen=True)
+class UpdateLimits:
+    """Largest loss and gradient norm of an update, checked on the device; above, it is skipped. math.inf: no limit."""
+
+    max_loss: float = math.inf
+    max_grad_norm: float = math.inf
+
+
+@dataclass(frozen=True)
 class StepContext:
     """Arguments of a task besides its own section of the configuration."""
 
     device: torch.device
     seed: int
     """Seed of the initial weights and of the noise."""
-    limits: UpdateLimits = NO_LIMITS
+    limits: UpdateLimits = UpdateLimits()
     sum_over_ranks: SumOverRanks = one_rank
     bf16: bool = False
     """Networks compute in bfloat16 (bf16.py, or `precision`); weights and optimisers stay in float32."""
@@ -63,3 +72,33 @@ class StepContext:
         total = torch.full((), float(value), device=self.device)
         self.sum_over_ranks([total])
         return total
+
+
+class Noise:
+    """Random generators on the device, one for each first microbatch of a rank or part.
+
+    Their numbers depend on the purpose, the run's seed, the step and the place in its batch only: a resumed run with as
+    many ranks draws the same ones, and checkpoints store no generator state.
+    """
+
+    def __init__(self, purpose: Purpose, seed: int, device: torch.device) -> None:
+        self._purpose = purpose
+        self._seed = seed
+        self._device = device
+        self._step = 0
+        self._generators: dict[tuple[int, int], torch.Generator] = {}
+
+    def begin(self, step: int) -> None:
+        """Seed all generators for ``step``."""
+        self._step = step
+        for place, generator in self._generators.items():
+            generator.manual_seed(stream_seed(self._purpose, self._seed, step, *place))
+
+    def of(self, microbatch: Microbatch) -> torch.Generator:
+        """Generator of the events from ``microbatch`` on. Each use advances it."""
+        place = (microbatch.shard, microbatch.number)
+        if place not in self._generators:
+            generator = torch.Generator(self._device)
+            generator.manual_seed(stream_seed(self._purpose, self._seed, self._step, *place))
+            self._generators[place] = generator
+        return self._generators[place]

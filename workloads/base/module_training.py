@@ -1,4 +1,4 @@
-"""Training of a torch module by its own loss: for models of the user's own.
+"""Trainings of the user's own torch modules by their own loss, and of no model.
 
 Shape suffix: E events.
 """
@@ -14,15 +14,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from common.config import ConfigBranch
+from common.config import ConfigBranch, validated
 from common.errors import BadInputError, IcestreamError
-from common.mistakes import validated
 from common.own_code import described
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.base.evaluator import Evaluation
 from workloads.base.optimiser import uncompiled
 from workloads.base.step import BaseTask
+from workloads.base.training import Evaluation
 
 
 class ModelSettings(ConfigBranch):
@@ -178,4 +177,57 @@ class ModuleTraining(Generic[Settings]):
 
     def warnings(self, config: Mapping[str, Any]) -> Sequence[str]:
         """None."""
+        return ()
+
+
+class NoModelTask:
+    """A task without weights, whose only metric is the number of events of a batch, and its evaluator."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the number of events, 0-dim."""
+        return {"batch_events": torch.full((), float(batch.total_events), device=self._device)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: only the position in the stream is saved."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing: there are no weights."""
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Do nothing: there are no weights."""
+
+    def scale_learning_rates(self, factor: float) -> None:
+        """Do nothing: there are none."""
+
+    def settings(self) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
+    def evaluate(self, block: Batch) -> Evaluation | None:
+        """Return None: there is nothing to evaluate."""
+        return None
+
+
+class NoModelTraining:
+    """The training of no model."""
+
+    headline = "batch_events"
+    shown: tuple[str, ...] = ()
+    meaning_of_weights: tuple[str, ...] = ()
+    alarms: Mapping[str, float] = {}
+
+    def task(self, config: Any, context: StepContext) -> NoModelTask:
+        """Return the task."""
+        return NoModelTask(context.device)
+
+    def evaluator(self, task: NoModelTask, seed: int) -> NoModelTask:
+        """Return the task, which has nothing to evaluate."""
+        return task
+
+    def warnings(self, config: Any) -> Sequence[str]:
+        """Return nothing."""
         return ()

@@ -1,16 +1,18 @@
-"""Optimiser that skips bad updates; decided on the device, without a host sync."""
+"""Optimiser that skips bad updates, decided on the device without a host sync, and the moving average of weights."""
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
+from workloads.base.bf16 import is_rounded
 from workloads.base.context import StepContext
 from workloads.base.kernels.elementwise import CHECKED_UPDATE
 
@@ -23,6 +25,23 @@ class PartGradients(NamedTuple):
     gradients: list[Tensor]
     sums: Tensor
     """(n,): the loss, then other quantities that are summed over parts and ranks."""
+
+
+class GradientSum:
+    """Sum of the gradients of a batch's parts, in memory of its own."""
+
+    def __init__(self) -> None:
+        self.gradients: list[Tensor] = []
+        self.sums: Tensor | None = None
+        """Sums of the parts; None: there was no part."""
+
+    def add(self, part: PartGradients) -> None:
+        """Add a part. The order of the parts decides about the last bits."""
+        if self.sums is None:
+            *self.gradients, self.sums = torch._foreach_add([*part.gradients, part.sums], 0.0)
+        else:
+            torch._foreach_add_(self.gradients, part.gradients)
+            self.sums += part.sums
 
 
 class UpdateResult(NamedTuple):
@@ -47,7 +66,7 @@ def uncompiled(kind: type[Kind]) -> type[Kind]:
 
 
 class GuardedOptimiser:
-    """Optimiser of one network. `update` sums gradients over parts and ranks, checks and applies them."""
+    """Optimiser of one network. `update` sums gradients over the ranks, checks and applies them."""
 
     def __init__(self, network: nn.Module, optimiser: Adam | SGD, *, clip: float, context: StepContext) -> None:
         """``clip``: gradients of a larger norm are scaled down to it; 0: no limit."""
@@ -84,12 +103,15 @@ class GuardedOptimiser:
         found = torch.autograd.grad(losses, self._parameters, weights, materialize_grads=True, retain_graph=keep)
         return list(found)
 
-    def update(self, parts: Iterable[PartGradients], num_sums: int) -> UpdateResult:
+    def update(self, total: GradientSum, num_sums: int) -> UpdateResult:
         """Apply the summed gradients of all parts. No parts (a rank without events) count as a gradient of 0.
 
         The first of the ``num_sums`` sums is the loss, which is checked too.
         """
-        gradients, sums = self._summed(parts, num_sums)
+        gradients, sums = total.gradients, total.sums
+        if sums is None:
+            gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
+            sums = self._limits_2.new_zeros(num_sums)
         self._sum_over_ranks([*gradients, sums])
         norm, skipped = CHECKED_UPDATE(torch.stack(torch._foreach_norm(gradients)), sums[0], self._limits_2)
         if self._clip > 0:
@@ -102,20 +124,6 @@ class GuardedOptimiser:
             parameter.grad = None
         return UpdateResult(sums, norm, skipped)
 
-    def _summed(self, parts: Iterable[PartGradients], num_sums: int) -> tuple[list[Tensor], Tensor]:
-        """Sums of the parts' gradients and sums, in memory of their own."""
-        gradients: list[Tensor] = []
-        sums = None
-        for part in parts:
-            if sums is None:
-                *gradients, sums = torch._foreach_add([*part.gradients, part.sums], 0.0)
-            else:
-                torch._foreach_add_(gradients, part.gradients)
-                sums += part.sums
-        if sums is None:
-            return [torch.zeros_like(parameter) for parameter in self._parameters], self._limits_2.new_zeros(num_sums)
-        return gradients, sums
-
     def state_dict(self) -> dict[str, Any]:
         """State of torch's optimiser."""
         return self._optimiser.state_dict()
@@ -123,3 +131,33 @@ class GuardedOptimiser:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from state_dict(). Raises ValueError (torch's) for the state of another network."""
         self._optimiser.load_state_dict(state)
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class AveragedWeights(Generic[Network]):
+    """A network and the running mean of its weights, arXiv:1806.04498."""
+
+    def __init__(self, latest: Network, decay: float) -> None:
+        """``decay`` 0: no average, the copy follows the network."""
+        self.latest = latest
+        self.average: Network = copy.deepcopy(latest).requires_grad_(False)
+        self._decay = decay
+        self._pairs: tuple[list[Tensor], list[Tensor]] = list(self.average.parameters()), list(latest.parameters())
+
+    @property
+    def used(self) -> Network:
+        """The network for validation and use: the average, if there is one. It has no rounded weights (bf16.py)."""
+        if self._decay == 0:
+            if not is_rounded(self.latest):
+                return self.latest
+            with torch.no_grad():
+                torch._foreach_copy_(*self._pairs)
+        return self.average
+
+    def update(self, num_updates: int) -> None:
+        """Update the mean after ``num_updates`` updates in all; its window is short at first, to forget the start."""
+        decay = min(self._decay, num_updates / (num_updates + 10))
+        with torch.no_grad():
+            torch._foreach_lerp_(*self._pairs, 1 - decay)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,27 +13,14 @@ from torch.optim import SGD, Adam
 
 from workloads.base.batch import Batch, Microbatch, joined
 from workloads.base.bf16 import RoundedWeights
-from workloads.base.context import StepContext
+from workloads.base.context import Noise, StepContext
+from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool, PartT, halves_of, most_particles
 from workloads.base.graphs import Graphs, Result
-from workloads.base.noise import Noise
-from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
-from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, halved_if_out_of_memory, most_particles
+from workloads.base.optimiser import GradientSum, GuardedOptimiser, PartGradients, UpdateResult
 from workloads.base.random_streams import SharedPurpose
-from workloads.base.schedule import Course, learning_rate_factor
+from workloads.base.training import StepConfig, learning_rate_factor
 
 logger = logging.getLogger(__name__)
-
-
-class StepConfig(Course, Protocol):
-    """Settings that every model has."""
-
-    @property
-    def chunk_particles(self) -> int:
-        """Largest number of particles in a part of a batch; 0: by the device and its memory."""
-
-    @property
-    def gradient_clip(self) -> float:
-        """Largest norm of a network's gradient; larger ones are scaled down to it; 0: no limit."""
 
 
 ConfigT = TypeVar("ConfigT", bound=StepConfig)
@@ -44,18 +31,16 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
     The events are cut into parts; gradients are summed over parts and ranks. Noise depends on
-    seed, step and place in the batch only (noise.py), so that no generator state is saved. A step has no host sync,
+    seed, step and place in the batch only (`Noise`), so that no generator state is saved. A step has no host sync,
     and its metrics stay on the device.
     """
 
-    SECTION: ClassVar[str]
+    SECTION: str
     """Section of the configuration, for messages: ``trainer.…``."""
     METRICS: ClassVar[tuple[str, ...]]
     """Metrics of every step, 0 where nothing was trained; include each optimiser's `…_grad_norm`, `skipped_updates`."""
     RECIPE: ClassVar[tuple[str, ...]]
     """Settings that may change when training resumes from a checkpoint; each change is logged."""
-    RESTARTS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Setting of RECIPE -> optimisers that start with new state if it has changed."""
     CPU_CHUNK: ClassVar[int] = CPU_CHUNK_PARTICLES
     """Largest number of particles in a part of a batch on a CPU, if not configured."""
     COUNTERS: ClassVar[tuple[str, ...]] = ("steps", "rate_scale")
@@ -118,9 +103,6 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         Called by ``step``.
         """
         return False
-
-    def observed(self, metrics: Mapping[str, float]) -> None:
-        """Take the newest step's metrics, now on the host. No effect, unless a model adapts to them."""
 
     # ---- The step.
 
@@ -208,7 +190,19 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         same update, apart from noise that ``gradients`` draws.
         """
         optimiser = self.optimisers[name]
-        result, parts = halved_if_out_of_memory(lambda parts: optimiser.update(gradients(parts), num_sums), parts)
+        for is_halved in (False, True):
+            total = GradientSum()
+            part: PartGradients | None = None
+            try:
+                for part in gradients(parts):
+                    total.add(part)
+                result = optimiser.update(total, num_sums)
+                break
+            except torch.OutOfMemoryError:
+                if is_halved:
+                    raise
+            del total, part  # nothing may hold tensors of the failed pass
+            parts = halves_of(parts)
         if name in self._rounded:
             self._rounded[name].refresh()
         metrics[f"{name}_grad_norm"] = result.grad_norm
@@ -262,26 +256,15 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from ``state_dict()``. Raises torch's KeyError, RuntimeError or ValueError if the networks differ.
 
-        With a changed RECIPE weights and step are kept, the optimisers in RESTARTS are reset; each change is logged.
+        With a changed RECIPE weights and step are kept; each change is logged.
         """
         self.load_weights(state)
         for name in self.COUNTERS:
             setattr(self, name, state["counters"][name])
-        restarted: set[str] = set()
         for name in self.RECIPE:
             before, now = state["recipe"][name], getattr(self.config, name)
-            if before == now:
-                continue
-            names = self.RESTARTS.get(name, ())
-            restarted.update(names)
-            logger.warning(
-                "%s.%s was %s in the checkpoint and is %s now; the weights are kept%s",
-                self.SECTION,
-                name,
-                before,
-                now,
-                f", the optimisers of {' and '.join(names)} start again" if names else "",
-            )
+            if before != now:
+                message = "%s.%s was %s in the checkpoint and is %s now; the weights are kept"
+                logger.warning(message, self.SECTION, name, before, now)
         for name, optimiser in self.optimisers.items():
-            if name not in restarted:
-                optimiser.load_state_dict(state["optimisers"][name])
+            optimiser.load_state_dict(state["optimisers"][name])

@@ -1,6 +1,7 @@
-"""Positions of the sensors of a detector: the table beside the files of events, and a toy detector's.
+"""Detectors and their ice: the table of sensors beside the files of events, toy detectors, optical properties.
 
-S sensors. Metres; z points up, the origin is the detector's centre.
+S sensors. Metres; z points up, the origin is the detector's centre. Ice: speed of light, Cherenkov angle, scattering
+and absorption (AMANDA, astro-ph/0407044).
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,26 @@ import numpy.typing as npt
 
 from common.atomic_file import AS_UMASK_SAYS, replace_file
 from common.errors import BadInputError
-from common.printable import printable
+from common.text import printable
+
+LIGHT_SPEED_M_NS = 0.299792458
+PHASE_INDEX, GROUP_INDEX = 1.3195, 1.35634
+"""Refractive indices of ice for the Cherenkov angle, and for the speed of light pulses."""
+
+COS_CHERENKOV = 1 / PHASE_INDEX
+SIN_CHERENKOV = sqrt(1 - COS_CHERENKOV**2)
+TAN_CHERENKOV = SIN_CHERENKOV / COS_CHERENKOV
+
+CONE_DELAY_NS_M = (GROUP_INDEX / SIN_CHERENKOV - 1 / TAN_CHERENKOV) / LIGHT_SPEED_M_NS
+"""Delay of a track's direct light behind the particle, a metre of distance to the track."""
+POINT_DELAY_NS_M = GROUP_INDEX / LIGHT_SPEED_M_NS
+"""Delay of a point source's direct light, a metre of distance to the source."""
+
+SCATTERING_DELAY_NS, SCATTERING_M, ABSORPTION_M = 557.0, 33.3, 98.0
+"""Parameters τ, λ and λ_a of the Pandel function of the delay by scattering."""
+SCATTERING_RATE_PER_NS = 1 / SCATTERING_DELAY_NS + LIGHT_SPEED_M_NS / (GROUP_INDEX * ABSORPTION_M)
+"""Rate of the Gamma distribution of the delay by scattering; its shape is the light's way / SCATTERING_M."""
+
 
 GEOMETRY_FILE = "sensor_geometry.csv"
 """Name of the table in a folder of events, as in Kaggle's "IceCube - Neutrinos in Deep Ice"."""
@@ -119,6 +140,24 @@ def read_geometry(path: Path) -> Geometry:
             f"{path}: {len(found):,} sensors, but none with id {missing}; expected the ids 0 to {len(found) - 1}"
         )
     return Geometry(np.array([found[sensor] for sensor in range(len(found))], np.float32))
+
+
+def read_equal_geometries(places: Sequence[Path], remedy: str) -> Geometry:
+    """Return the sensors of these tables. Raises BadInputError, which ends with ``remedy``, if two of them differ."""
+    first, *others = (read_geometry(place) for place in places)
+    for place, other in zip(places[1:], others, strict=True):
+        if not np.array_equal(first.position_S3, other.position_S3):
+            raise BadInputError(f"{places[0]} and {place} differ: {remedy}")
+    return first
+
+
+def write_geometry_beside(out: Path, geometry: Geometry) -> None:
+    """Write the table into the folder, unless it is there. Raises BadInputError if there is another detector's."""
+    path = out / GEOMETRY_FILE
+    if not path.exists():
+        write_geometry(path, geometry)
+    elif not np.array_equal(read_geometry(path).position_S3, geometry.position_S3):
+        raise BadInputError(f"{path}: it has other sensors than the files to import; choose another folder")
 
 
 def _text(path: Path) -> str:

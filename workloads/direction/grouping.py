@@ -36,6 +36,21 @@ def unit_vectors(arrival_E2: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return np.stack([np.cos(azimuth_E) * sine_E, np.sin(azimuth_E) * sine_E, np.cos(zenith_E)], 1)
 
 
+def best_pulses(
+    offsets_E1: npt.NDArray[np.int64], time_P: npt.NDArray[Any], auxiliary_P: npt.NDArray[Any], most: int
+) -> Bool:
+    """True for the ``most`` best pulses of each event: those that are not auxiliary first, the earliest first. (P,).
+
+    Loops over the few large events only.
+    """
+    kept_P = np.ones(len(time_P), np.bool_)
+    for event in np.flatnonzero(np.diff(offsets_E1) > most).tolist():
+        own = slice(int(offsets_E1[event]), int(offsets_E1[event + 1]))
+        ranked = np.lexsort((time_P[own], auxiliary_P[own]))
+        kept_P[own.start + ranked[most:]] = False
+    return kept_P
+
+
 def _mark_opening(arrays: UnitArrays, opens_P: Bool) -> bool:
     """Fill ``opens_P``: True for the first of consecutive pulses of one sensor and event. True if some event isn't
     sorted by sensor and time."""

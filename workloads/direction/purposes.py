@@ -9,6 +9,5 @@ class DirectionPurpose(Purpose):
     """See Purpose."""
 
     BOOTSTRAPS = "direction bootstraps"
-    HALVES = "direction halves"
     CALIBRATED_ANGLES = "direction calibrated angles"
     PICTURE_BOOTSTRAPS = "direction picture bootstraps"

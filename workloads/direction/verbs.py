@@ -1,18 +1,42 @@
 """Commands of the direction workload."""
 
-from workloads.base.verb import Verb
+from __future__ import annotations
 
-_COMMANDS = "workloads.direction.commands"
+from typing import TYPE_CHECKING
+
+from workloads.base.interface import Verb
+
+if TYPE_CHECKING:
+    import click
+
+
+def _simulate() -> click.Command:
+    from workloads.direction.simulator import simulate
+
+    return simulate
+
+
+def _seeds() -> click.Command:
+    from workloads.direction.commands import seeds
+
+    return seeds
+
+
+def _evaluate() -> click.Command:
+    from workloads.direction.commands import evaluate
+
+    return evaluate
+
+
+def _predict() -> click.Command:
+    from workloads.direction.commands import predict
+
+    return predict
+
 
 VERBS = {
-    "simulate": Verb(
-        f"{_COMMANDS}.simulate:simulate", "Write neutrino events with known truth (a toy detector).", "Data"
-    ),
-    "seeds": Verb(
-        f"{_COMMANDS}.seeds:seeds", "Add the classical fits, which the model `sets` starts from, to files.", "Data"
-    ),
-    "evaluate": Verb(
-        f"{_COMMANDS}.evaluate:evaluate", "Compare predicted with true directions: numbers, plots, a page."
-    ),
-    "predict": Verb(f"{_COMMANDS}.predict:predict", "Write the predicted directions of events, with their precision."),
+    "simulate": Verb(_simulate, "Write neutrino events with known truth (a toy detector).", "Data"),
+    "seeds": Verb(_seeds, "Add the classical fits, which the model `sets` starts from, to files.", "Data"),
+    "evaluate": Verb(_evaluate, "Compare predicted with true directions: numbers, plots, a page."),
+    "predict": Verb(_predict, "Write the predicted directions of events, with their precision."),
 }

@@ -2,30 +2,74 @@
 
 from __future__ import annotations
 
-from workloads.base.interface import Model, Workload
-from workloads.direction.columns import DIRECTION
-from workloads.direction.models.sets.config import SetsConfig
-from workloads.direction.models.transformer.config import TransformerConfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-_MODELS = "workloads.direction.models"
+from workloads.base.interface import Importer, Model, Workload
+from workloads.direction.columns import DIRECTION
+from workloads.direction.models.config import CONFIGS
+
+if TYPE_CHECKING:
+    from workloads.base.training import Training
+
+
+def _sets() -> Training:
+    from workloads.direction.models.task import SETS
+
+    return SETS
+
+
+def _transformer() -> Training:
+    from workloads.direction.models.task import TRANSFORMER
+
+    return TRANSFORMER
+
+
+def _simulate() -> Callable[..., Any]:
+    from workloads.direction.simulator import simulate_dataset
+
+    return simulate_dataset
+
+
+def _load() -> Callable[..., Any]:
+    from workloads.direction.prediction import load
+
+    return load
+
+
+def _evaluate() -> Callable[..., Any]:
+    from workloads.direction.evaluation import report
+
+    return report
+
+
+def _sample() -> Callable[[Path, int, int], None]:
+    from workloads.direction.simulator import write_sample
+
+    return write_sample
+
+
+def _kaggle() -> Importer:
+    from workloads.direction.kaggle import KAGGLE
+
+    return KAGGLE
+
+
+def _graphnet() -> Importer:
+    from workloads.direction.graphnet import GRAPHNET
+
+    return GRAPHNET
+
 
 WORKLOAD = Workload(
     name="direction",
     schema=DIRECTION,
     models={
-        "sets": Model("classical fits and two set networks", SetsConfig, f"{_MODELS}.sets.training:TRAINING"),
-        "transformer": Model(
-            "attention between sensors", TransformerConfig, f"{_MODELS}.transformer.training:TRAINING"
-        ),
+        "sets": Model("classical fits and two set networks", CONFIGS["sets"], _sets),
+        "transformer": Model("attention between sensors", CONFIGS["transformer"], _transformer),
     },
-    functions={
-        "simulate": "workloads.direction.simulator.dataset:simulate_dataset",
-        "load": "workloads.direction.trained_directions:load",
-        "evaluate": "workloads.direction.evaluation.evaluate:report",
-    },
-    sample="workloads.direction.simulator.write:write_sample",
-    importers={
-        "kaggle": "workloads.direction.importers.kaggle:KAGGLE",
-        "graphnet": "workloads.direction.importers.graphnet:GRAPHNET",
-    },
+    functions={"simulate": _simulate, "load": _load, "evaluate": _evaluate},
+    sample=_sample,
+    importers={"kaggle": _kaggle, "graphnet": _graphnet},
 )

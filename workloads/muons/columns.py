@@ -1,4 +1,4 @@
-"""Columns of the muon workload, the columns of its files, and the values that they may have."""
+"""Columns of the muon workload, the columns of its files, the values that they may have, and their depths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,40 @@ from common.config import SourceConfig
 from common.schema import Column, EventSchema, FlatTables, SourceColumn, ValueRule
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from common.unit_arrays import UnitArrays
+
+    Float64 = npt.NDArray[np.float64]
+
+
+EARTH_RADIUS_M = 6_374_134.0
+"""Radius of the ice surface from the Earth's centre (IceCube's MuonGun, Muonitron)."""
+
+
+def slant_depth_m(cos_zenith: Float64, depth_m: Float64) -> Float64:
+    """Return the path length in metres from the surface to ``depth_m`` vertical metres, on a round Earth.
+
+    The zenith angle is the one at the detector. Source: Muonitron.
+    """
+    import numpy as np
+
+    below_m = EARTH_RADIUS_M - depth_m
+    along_m = cos_zenith * below_m
+    # An order of operations that keeps digits: 2rd - d² is small against r², and the root is close to `along_m`.
+    extra_m2 = 2.0 * EARTH_RADIUS_M * depth_m - depth_m**2
+    return extra_m2 / (np.sqrt(extra_m2 + along_m**2) + along_m)
+
+
+def vertical_depth_m(cos_zenith: Float64, slant_m: Float64) -> Float64:
+    """Return the vertical depth in metres of a point ``slant_m`` along the track: the inverse of slant_depth_m."""
+    import numpy as np
+
+    across_m2 = slant_m**2 * (1.0 - cos_zenith**2)
+    # r - sqrt(r² - across²), written without the difference of two large numbers.
+    sagitta_m = across_m2 / (EARTH_RADIUS_M + np.sqrt(EARTH_RADIUS_M**2 - across_m2))
+    return slant_m * cos_zenith + sagitta_m
 
 
 @dataclass(frozen=True)
@@ -28,8 +61,6 @@ class VerticalDepth:
             return
         import numpy as np  # the fetcher's and decoder's commands choose their number of threads before
 
-        from workloads.muons.geometry import vertical_depth_m
-
         values = arrays.event_columns[self.column]
         cos_zenith = np.cos(values[:, self.zenith].astype(np.float64))
         values[:, self.depth] = vertical_depth_m(cos_zenith, values[:, self.depth].astype(np.float64))
@@ -47,8 +78,8 @@ MUONS = EventSchema(
     source_columns=(
         SourceColumn("primary_major_id", "primary_id", 0),
         SourceColumn("primary_minor_id", "primary_id", 1),
-        SourceColumn("primary", "primary", also_seen=("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")),
-        SourceColumn("muons", "muons", also_seen=("energy_gev", "x_m", "y_m", "time_s")),
+        SourceColumn("primary", "primary"),
+        SourceColumn("muons", "muons"),
     ),
     rules=(
         ValueRule("primary", 0, minimum=1e-9),

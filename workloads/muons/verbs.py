@@ -1,15 +1,49 @@
 """Commands of the muon workload."""
 
-from workloads.base.verb import Verb
+from __future__ import annotations
 
-_COMMANDS = "workloads.muons.commands"
+from typing import TYPE_CHECKING
+
+from workloads.base.interface import Verb
+
+if TYPE_CHECKING:
+    import click
+
+
+def _simulate() -> click.Command:
+    from workloads.muons.simulator.write import simulate
+
+    return simulate
+
+
+def _evaluate() -> click.Command:
+    from workloads.muons.commands import evaluate
+
+    return evaluate
+
+
+def _generate() -> click.Command:
+    from workloads.muons.commands import generate
+
+    return generate
+
+
+def _export() -> click.Command:
+    from workloads.muons.commands import export
+
+    return export
+
+
+def _migrate() -> click.Command:
+    from workloads.muons.migrate import migrate
+
+    return migrate
+
 
 VERBS = {
-    "simulate": Verb(f"{_COMMANDS}.simulate:simulate", "Write muon bundles with known truth (a toy).", "Data"),
-    "evaluate": Verb(f"{_COMMANDS}.evaluate:evaluate", "Compare generated with real events: numbers, plots, a page."),
-    "generate": Verb(f"{_COMMANDS}.generate:generate", "Write muon bundles of a trained model for primaries."),
-    "export": Verb(f"{_COMMANDS}.export:export", "Write a trained generator as torch.export and ONNX files."),
-    "migrate": Verb(
-        f"{_COMMANDS}.migrate:migrate", "Print the command and settings for an old command of cr_muons.", "Run"
-    ),
+    "simulate": Verb(_simulate, "Write muon bundles with known truth (a toy).", "Data"),
+    "evaluate": Verb(_evaluate, "Compare generated with real events: numbers, plots, a page."),
+    "generate": Verb(_generate, "Write muon bundles of a trained model for primaries."),
+    "export": Verb(_export, "Write a trained generator as torch.export and ONNX files."),
+    "migrate": Verb(_migrate, "Print the command and settings for an old command of cr_muons.", "Run"),
 }

@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from workloads.base.interface import Model, Workload
 from workloads.muons.columns import MUONS
-from workloads.muons.models.likelihood.config import LikelihoodConfig
-from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.config import LikelihoodConfig, WganConfig
+
+if TYPE_CHECKING:
+    from workloads.base.training import Training
+
+
+def _wgan() -> Training:
+    from workloads.muons.models.wgan import TRAINING
+
+    return TRAINING
+
+
+def _likelihood() -> Training:
+    from workloads.muons.models.likelihood import TRAINING
+
+    return TRAINING
+
+
+def _simulate() -> Callable[..., Any]:
+    from workloads.muons.simulator.write import simulate_dataset
+
+    return simulate_dataset
+
+
+def _load() -> Callable[..., Any]:
+    from workloads.muons.generation import load
+
+    return load
+
+
+def _evaluate() -> Callable[..., Any]:
+    from workloads.muons.evaluation import report
+
+    return report
+
+
+def _sample() -> Callable[[Path, int, int], None]:
+    from workloads.muons.simulator.write import write_sample
+
+    return write_sample
+
 
 WORKLOAD = Workload(
     name="muons",
     schema=MUONS,
     models={
-        "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
-        "likelihood": Model("likelihood", LikelihoodConfig, "workloads.muons.models.likelihood.training:TRAINING"),
+        "wgan": Model("adversarial", WganConfig, _wgan),
+        "likelihood": Model("likelihood", LikelihoodConfig, _likelihood),
     },
-    functions={
-        "simulate": "workloads.muons.simulator.dataset:simulate_dataset",
-        "load": "workloads.muons.trained_muons:load",
-        "evaluate": "workloads.muons.evaluation.evaluate:report",
-    },
-    sample="workloads.muons.simulator.write:write_sample",
+    functions={"simulate": _simulate, "load": _load, "evaluate": _evaluate},
+    sample=_sample,
 )

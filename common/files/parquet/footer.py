@@ -1,17 +1,46 @@
-"""Parser of Parquet footers, with a check for contradictions.
+"""Parquet footers: parsed and checked before Arrow sees a file, and the content of a file that follows from them.
 
-The footer is the only part of a Parquet file without a checksum. Arrow trusts it, and on some damaged footers ends the
-whole process when a column's metadata are requested, so Arrow is not used here. Format: parquet.thrift of
-apache/parquet-format, in Thrift's compact protocol.
+A footer is the only part of a Parquet file without a checksum. Arrow trusts it, and on some damaged footers ends the
+whole process when the metadata of a column are requested, so Arrow is not used to parse it. Arrow also trusts the size
+and the number of values in a page header: so the sizes must be possible for that many numbers, and the values of all
+pages together must be those of the metadata, from which the plan was made.
+
+Columns that the workload does not read are not checked: they cost nothing. The bounds are far above those of real
+files, and any file within them can be planned and decoded in the memory of common/plan.py. Format: parquet.thrift of
+apache/parquet-format, in the compact protocol of Thrift.
+
+The content is row groups, rows, and a tight bound of their particles. A file of another layout gives a message with
+the settings that would read it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.config import StreamConfig
+from common.errors import LIBRARY_ERRORS, BadInputError, one_line, raise_if_machine
+from common.files.local import BadFileError, check_largest
+from common.files.parquet.columns import (
+    flattened,
+    inside,
+    is_list,
+    list_lengths,
+    read_names,
+    schema_problem,
+)
+from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
+from common.schema import EventSchema, SourceColumn
 
 _MAGIC = b"PAR1"
 _MOST_DEPTH = 16
@@ -34,6 +63,24 @@ Wanted = dict[int, Any]
 _COLUMN: Wanted = dict.fromkeys((1, 3, 4, 5, 6, 7, 9, 11))
 _ELEMENT: Wanted = dict.fromkeys((1, 3, 4, 5))
 _FOOTER: Wanted = {2: _ELEMENT, 3: None, 4: {1: {1: None, 3: _COLUMN}, 3: None}}
+
+MOST_ROW_GROUPS = 1 << 16
+MOST_ROWS = 1 << 25
+"""Maximum rows of a row group whose particles must be counted: 16 bytes of memory each."""
+_MOST_WIDTHS = 8
+"""Tolerated factor on the numbers of an event's list: below it, a list that is too long is a bad row, no bad file."""
+_DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
+_VALUES: Wanted = {1: None}
+_HEADER: Wanted = {1: None, 2: None, 3: None, 5: _VALUES, 7: _VALUES, 8: _VALUES}
+_HEADER_OF = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}
+_HEADER_BYTES = (256, 1 << 16)
+"""Bytes read at first, and if they are too few: a header may have statistics."""
+_MOST_BYTES_A_VALUE = 32
+"""Maximum bytes of a value: 8 of a number, and its levels; delta encodings are never larger than twice that."""
+_SLACK_BYTES = 1 << 16
+"""Maximum padding of an encoding's blocks."""
+MOST_PAGE_BYTES = 256 << 20
+"""Maximum size of a page, which is decompressed as a whole. Usual are 1 to 8 MiB."""
 
 
 class DamagedFooter(Exception):
@@ -288,3 +335,295 @@ class Compact:
             raise IndexError("it ends too early")
         self.at += num
         return taken
+
+
+def check_claims(footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]) -> list[Sequence[ColumnChunk]]:
+    """Columns read from each row group. Raises DamagedFooter; the columns must exist.
+
+    ``names``: see read_names().
+    """
+    if len(footer.row_groups) > MOST_ROW_GROUPS:
+        raise DamagedFooter(
+            f"{len(footer.row_groups)} row groups; at most {MOST_ROW_GROUPS} are read: write larger ones"
+        )
+    selected = _selected(footer.leaves, names.values())
+    columns: list[Sequence[ColumnChunk]] = []
+    for index, group in enumerate(footer.row_groups):
+        if group.rows > MOST_ROWS:
+            raise DamagedFooter(
+                f"row group {index} has {group.rows} rows; at most {MOST_ROWS} are read: write smaller ones"
+            )
+        columns.append([group.columns[i] for i in selected])
+        for source in workload.source_columns:
+            if workload.per(source) == "event" and source.is_list:
+                column = group.column(names[source.name])
+                width = len(workload.stored_fields(source))
+                if column.num_values > group.rows * width * _MOST_WIDTHS:
+                    raise DamagedFooter(
+                        f"row group {index}, column {source.name!r}: {column.num_values} numbers in {group.rows} rows; "
+                        f"expected {width} each"
+                    )
+    return columns
+
+
+def _selected(leaves: Sequence[tuple[str, ...]], names: Collection[str]) -> list[int]:
+    """Indices of the leaves that Arrow reads by those names: each with that name, or a path that begins with it."""
+    texts = [".".join(leaf) for leaf in leaves]
+    return [i for i, text in enumerate(texts) if any(text == name or text.startswith(f"{name}.") for name in names)]
+
+
+def check_pages(file: int, column: ColumnChunk) -> None:
+    """Raise DamagedFooter unless the pages agree with the metadata. ``file``: a descriptor. Raises OSError."""
+    name = ".".join(column.path)
+    at, end = column.start, column.start + column.num_bytes
+    values = 0
+    while at < end and values < column.num_values:
+        header, length = _header(file, at, end, name)
+        try:
+            kind, uncompressed, compressed = int(header[1]), int(header[2]), int(header[3])
+            in_page = int(header[_HEADER_OF[kind]][1]) if kind in _HEADER_OF else 0
+        except PARSE_ERRORS as error:
+            raise DamagedFooter(f"column {name}: a page header without what it must have: {error!r}") from None
+        at += length + compressed
+        if min(uncompressed, compressed, in_page) < 0 or at > end:
+            raise DamagedFooter(f"column {name}: a page of {compressed} bytes doesn't end where the column does")
+        if kind == _INDEX:
+            continue
+        if in_page > column.num_values:
+            raise DamagedFooter(f"column {name}: a page of {in_page} values; the metadata say {column.num_values}")
+        most = min(MOST_PAGE_BYTES, in_page * _MOST_BYTES_A_VALUE + _SLACK_BYTES)
+        if uncompressed > most:
+            raise DamagedFooter(
+                f"column {name}: a page of {in_page} values has {uncompressed} bytes; expected at most {most}"
+            )
+        if kind != _DICTIONARY:
+            values += in_page
+    if values != column.num_values:
+        raise DamagedFooter(f"column {name}: its pages have {values} values, its metadata say {column.num_values}")
+
+
+def _header(file: int, at: int, end: int, name: str) -> tuple[Struct, int]:
+    """Wanted fields and size in bytes of the page header at ``at``."""
+    for size in _HEADER_BYTES:
+        raw = os.pread(file, min(size, end - at), at)
+        parser = Compact(raw)
+        try:
+            return parser.struct(_HEADER), parser.at
+        except IndexError:
+            continue  # the header is longer
+        except PARSE_ERRORS as error:
+            raise DamagedFooter(f"column {name}: a page header can't be parsed: {error!r}") from None
+    raise DamagedFooter(f"column {name}: a page header of more than {len(raw)} bytes")
+
+
+# -------------------------------------------------------------- content of a file
+
+
+_SCAN_ROWS = 8_192
+_SCAN_PARTICLES = 1 << 17
+_FEW_ROWS = 16
+_BUFFER_BYTES = 1 << 20
+
+_ROWS = 64
+"""Rows that must agree: a single damaged list is the fault of its row group."""
+_NUMBERS = 1 << 17
+"""Most numbers in these rows, if all events were alike."""
+
+
+def read_parquet_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    """Return the row groups of the file. Raises BadFileError that names its fault, MachineError."""
+    try:
+        footer = parse_footer(path)
+        # A buffer: else Arrow reads a column of a row group at once.
+        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+            known = with_made_ids(workload)
+            problem = schema_problem(file.schema_arrow, known)
+            if problem:
+                raise BadFileError(problem + columns_hint(file.schema_arrow, workload), footer.rows)
+            try:
+                names = read_names(file.schema_arrow, [".".join(leaf) for leaf in footer.leaves], known)
+            except BadInputError as error:
+                raise BadFileError(str(error), footer.rows) from None
+            with path.open("rb") as raw:
+                for columns in check_claims(footer, workload, names):
+                    for column in columns:
+                        check_pages(raw.fileno(), column)
+            particles = [source for source in workload.source_columns if workload.per(source) == "particle"]
+            problem = layout_problem(file, footer, workload, names)
+            if problem:
+                raise BadFileError(problem, footer.rows)
+            groups = []
+            for index, group in enumerate(footer.row_groups):
+                # A leaf of a nested column counts one value for every number, and one for every empty or null list.
+                bound = max(
+                    group.column(names[source.name]).num_values // workload.numbers_a_value(source)
+                    for source in particles
+                )
+                spans: tuple[Span, ...] = ()
+                if not capacity.fits(group.rows, bound):
+                    if bound > group.rows * capacity.largest_event:
+                        raise DamagedFooter(
+                            f"row group {index} has {bound} particles in {group.rows} events; at most "
+                            f"{capacity.largest_event} each are read, which follows from stream.slot_mib"
+                        )
+                    counts = _count(file, index, RowGroup(group.rows, bound), particles, names)
+                    check_largest(counts, capacity.largest_event, f"row group {index}")
+                    spans = cut_spans(counts, capacity, stream)
+                groups.append(RowGroup(group.rows, bound, spans))
+    except NoFooter as error:
+        raise BadFileError(f"truncated, or not Parquet: {error}") from None
+    except DamagedFooter as error:
+        raise BadFileError(f"damaged: {error}") from None
+    except (pa.ArrowException, *LIBRARY_ERRORS) as error:
+        raise_if_machine(error, path)
+        is_content = isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
+        raise BadFileError(
+            f"{'truncated, or not Parquet' if is_content else 'unreadable'}: {one_line(error)}"
+        ) from None
+    return Footer(tuple(groups))
+
+
+def _count(
+    file: pq.ParquetFile, index: int, group: RowGroup, sources: Sequence[SourceColumn], names: Mapping[str, str]
+) -> npt.NDArray[np.integer]:
+    """Particles of each row, counted a batch at a time: the footer has only their sum over the row group."""
+    rows = max(min(_SCAN_PARTICLES * group.rows // max(group.particles, 1), _SCAN_ROWS), 1)
+    try:
+        return _counts(file, index, group.rows, sources, names, rows)
+    except MemoryError:
+        if rows <= _FEW_ROWS:
+            raise
+    return _counts(file, index, group.rows, sources, names, _FEW_ROWS)  # the row group's events are very unequal
+
+
+def _counts(
+    file: pq.ParquetFile,
+    index: int,
+    rows: int,
+    sources: Sequence[SourceColumn],
+    names: Mapping[str, str],
+    batch_rows: int,
+) -> npt.NDArray[np.integer]:
+    """Particles of each row; if columns disagree, the maximum: the reader reports it and needs the memory to do so."""
+    of_columns = []
+    for source in sources:
+        batches = file.iter_batches(batch_rows, [index], [names[source.name]], use_threads=False)
+        counts = [list_lengths(inside(batch.column(0), source.path[1:])[0]) for batch in batches]
+        if sum(map(len, counts)) != rows:
+            raise DamagedFooter(f"row group {index} has {sum(map(len, counts))} rows; its metadata say {rows}")
+        of_columns.append(np.concatenate(counts))
+    most: npt.NDArray[np.integer] = np.maximum.reduce(of_columns)
+    return most
+
+
+def fields_problem(
+    workload: EventSchema, widths: Mapping[str, int], missing: Sequence[str] = (), there: Sequence[str] = ()
+) -> str | None:
+    """One message for all lists of other numbers and all missing columns of ids, with the settings; None: no problem.
+
+    ``widths``: numbers in each innermost list, by file column, as far as known. ``there``: the file's columns.
+    """
+    found, settings = [], []
+    may_be_in_list = False
+    for name, width in widths.items():
+        source = workload.source_column(name)
+        fields, own = workload.stored_fields(source), workload.column(source.into).fields
+        if width == len(fields):
+            continue
+        found.append(f"{name} has lists of {width} numbers; expected {len(fields)} ({', '.join(fields)})")
+        if width <= len(own):
+            continue  # there are too few, whatever they are
+        numbers = f"the names of the {width} numbers, in order"
+        if missing and workload.per(source) == "event" and width >= len(own) + len(missing):
+            may_be_in_list = True
+            numbers += f", {' and '.join(missing)} among them"
+        settings.append(f"--set 'source.fields.{source.key}=[{numbers}]'")
+    if missing:
+        names = ", ".join(map(repr, missing))
+        one_or_more = f"column {names} is missing" if len(missing) == 1 else f"columns {names} are missing"
+        found.append(f"{one_or_more}; the file has {', '.join(there) or 'none'}")
+        if not may_be_in_list:
+            keys = [workload.source_column(name).key for name in missing]
+            settings += [f"--set source.columns.{key}=NAME" for key in keys]
+            settings[-1] += ", or, if it has no ids, --set source.ids=rows"
+    return ". ".join(["; ".join(found), *([f"Give {' '.join(settings)}"] if settings else [])]) if found else None
+
+
+def columns_hint(schema: pa.Schema, workload: EventSchema) -> str:
+    """Settings for the file's missing columns and lists of structs, to follow an error message; empty without any."""
+    settings: list[str] = []
+    for source in workload.source_columns:
+        is_missing = source.path[0] not in schema.names and not workload.may_lack(source)
+        if is_missing or (source.is_list and _is_struct(schema, source)):
+            fields = ", ".join(workload.column(source.into).fields)
+            name = f"[NAME, or the columns or fields of {fields}]" if source.is_list else "NAME"
+            settings.append(f"--set {shlex.quote(f'source.columns.{source.key}={name}')}")
+    return f". If it has other names, give {' '.join(dict.fromkeys(settings))}" if settings else ""
+
+
+def _is_struct(schema: pa.Schema, source: SourceColumn) -> bool:
+    """True if the file has structs in the place of the lists of numbers."""
+    if schema.get_field_index(source.name) < 0:
+        return False
+    kind = schema.field(source.name).type
+    return bool(pa.types.is_struct(kind.value_type if is_list(kind) else kind))
+
+
+def with_made_ids(workload: EventSchema) -> EventSchema:
+    """Schema that also reads files without columns of ids."""
+    return replace(workload, source=workload.source.model_copy(update={"ids": "rows"}))
+
+
+def layout_problem(
+    file: pq.ParquetFile, footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]
+) -> str | None:
+    """Problem of a file that is readable with other settings, with these; None: it has none.
+
+    ``names``: those of read_names() for with_made_ids(workload). Rows are read only of files that look so.
+    """
+    schema, first = file.schema_arrow, next((group for group in footer.row_groups if group.rows), None)
+    missing = [
+        one.name for one in workload.source_columns if one.path[0] not in schema.names and not workload.may_lack(one)
+    ]
+    lists = [source for source in workload.source_columns if source.is_list]
+    if not missing and not any(_looks_other(schema, first, one, names[one.name], workload) for one in lists):
+        return None
+    widths: dict[str, int] = {}
+    for source in lists:
+        if first is None:
+            break
+        numbers = first.column(names[source.name]).num_values // first.rows
+        rows = max(min(_NUMBERS // max(numbers, 1), _ROWS), 1)
+        width = _width(file, rows, source, names[source.name], workload)
+        widths |= {} if width is None else {source.name: width}
+    return fields_problem(workload, widths, missing, schema.names)
+
+
+def _looks_other(
+    schema: pa.Schema, first: RowGroupMetadata | None, source: SourceColumn, name: str, workload: EventSchema
+) -> bool:
+    """True if the lists have other numbers by their type, or by the counts of the first row group."""
+    expected = len(workload.stored_fields(source))
+    kind = schema.field(source.path[0]).type
+    while is_list(kind) and is_list(kind.value_type):
+        kind = kind.value_type
+    if pa.types.is_fixed_size_list(kind):
+        return bool(kind.list_size != expected)
+    if first is None or workload.per(source) == "particle":
+        return False
+    return first.column(name).num_values != first.rows * expected
+
+
+def _width(file: pq.ParquetFile, rows: int, source: SourceColumn, name: str, workload: EventSchema) -> int | None:
+    """Numbers in the innermost lists of the first rows, if all have as many, and some exist."""
+    try:
+        batch = next(file.iter_batches(rows, columns=[name], use_threads=False), None)
+    except MemoryError:
+        return None  # very large events: the reader tells their widths
+    if batch is None:
+        return None
+    values, rest = inside(batch.column(0), source.path[1:])
+    if workload.per(source) == "particle":
+        values, _ = inside(flattened(values), rest)
+    lengths = np.unique(list_lengths(values.drop_null()))
+    return int(lengths[0]) if len(lengths) == 1 else None

@@ -17,11 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.files.checks import checked
-from common.files.gather import offsets_of
-from common.files.native import address
+from common.files.parquet.columns import lists_of
 from common.files.parquet.footer import ColumnChunk, ParquetFooter, RowGroupMetadata
-from common.files.rows import RaggedRows
+from common.files.rows import RaggedRows, address, checked, offsets_of
 from common.schema import Column, EventSchema, SourceColumn
 from common.unit_arrays import Array
 
@@ -293,5 +291,4 @@ def _values(rows: Array, source: SourceColumn, kind: pa.DataType) -> pa.Array:
     """Values of a column of the file, from rows of the unit's column that it fills."""
     if not source.is_list:
         return pa.array(rows[:, source.field], kind)
-    bounds = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(rows.shape[1])
-    return pa.ListArray.from_arrays(pa.array(bounds), pa.array(rows.reshape(-1), kind.value_type), type=kind)
+    return lists_of(rows, kind)

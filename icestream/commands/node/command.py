@@ -12,7 +12,7 @@ import click
 
 from common.options import InputCommand
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent
-from icestream.commands.run_options import run_flags, run_options
+from icestream.commands.options import run_flags, run_options
 
 EXAMPLES = """\b
 Examples, on two machines, of which `gpu-a` is node 0:

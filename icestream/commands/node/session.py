@@ -14,29 +14,26 @@ from typing import Any
 import click
 from rich.console import Console
 
-from common.attempt import RunAttempt
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputError, TryAgainError
-from common.file_lock import RunLock, Wait, patience
+from common.locks import RunAttempt, RunLock, Wait, patience
+from common.paths import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
 from common.process import StopFlag
-from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
-from common.status import TrainerStatus
-from common.status_files import read_status
+from common.status import TrainerStatus, read_status
 from common.summary import FAILED_EXIT_CODE, build_summary, summary_lines, write_summary
 from common.transport import StopRequested
-from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
-from icestream.commands.node.shared_settings import SharedSettings
-from icestream.commands.run_checks import (
+from icestream.commands.checks import (
     check_before_start,
     check_device,
+    imbalance_of_shards,
     refuse_data_folder,
     require_plan_of_checkpoint,
 )
-from icestream.commands.shards_sum import imbalance_of_shards
+from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
+from icestream.commands.node.shared_settings import SharedSettings
 from services.config.root import Config, load_config, store_config
-from services.fetcher.inventory.published import list_path
-from services.fetcher.inventory.ranges import make_ranges
-from services.supervisor.environment import secrets_allowed
-from services.supervisor.names import FETCHER, service_command, service_of
+from services.config.settings import make_ranges
+from services.fetcher.shared_folder import list_path
+from services.supervisor.child import FETCHER, secrets_allowed, service_command, service_of
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.failures import AttemptFailures
 from services.supervisor.nodes.master import Master
@@ -45,12 +42,9 @@ from services.supervisor.nodes.node_watch import INTERRUPTED_EXIT_CODE, NodeEndi
 from services.supervisor.nodes.note import NodeNote
 from services.supervisor.nodes.notes import read_note
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
-from services.supervisor.progress import Display
-from services.supervisor.run_record import RunRecord
-from services.supervisor.session import Processes, SessionOutcome
-from services.supervisor.supervisor import Supervisor
-from services.supervisor.supervisor_log import supervisor_log
-from services.supervisor.trainer_group import NodeGroup
+from services.supervisor.progress import Display, RunRecord, supervisor_log
+from services.supervisor.supervisor import NodeGroup, Processes, SessionOutcome, Supervisor
+from services.trainer.environment import RANKS_TIMEOUT_S
 from workloads.base.checkpoint import newest_step
 
 PORT_S = 10.0
@@ -163,13 +157,14 @@ class NodeSession:
     @contextlib.contextmanager
     def _met(self, settings: SharedSettings) -> Iterator[tuple[Config, RunAttempt, Beats]]:
         """Configuration of the run, and the attempt in which all nodes have met. An error is told to the others."""
-        given = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags)
+        # A mistake in the settings is told before this node meets the others.
+        load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags)
         place = NodePlace(
             self.node,
             self.nodes,
             self.shared,
             self.master,
-            given.trainer.ranks_timeout_s,
+            RANKS_TIMEOUT_S,
             lambda: bool(self.stop),
             self._say,
             self.run_dir.absolute(),

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadInputError
-from common.plan_hash import plan_hash
-from common.redact import shown
-from icestream.commands.run import resolved_config, with_absolute_paths
-from services.config.leaves import leaves
-from services.config.root import Config
+from common.plan import plan_hash
+from common.text import shown
+from icestream.commands.run_session import resolved_config, with_absolute_paths
+from services.config.root import Config, leaves
 
 SHARED_BRANCHES = ("input", "workload", "seed", "epochs", "source", "stream", "trainer")
 """Branches of the configuration that must be the same on all nodes; the others are of a machine."""
 OF_MACHINE = ("trainer.device", "trainer.threads")
 """Settings in those branches that may differ."""
-OF_LISTS = ("fetcher.ranges", "fetcher.done", "fetcher.missing_ranges")
+OF_LISTS = ("fetcher.ranges", "fetcher.done")
 """Settings of other branches that determine the lists of files, which node 0 makes for all."""
 
 

@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 
 from common.atomic_file import replace_file
-from common.attempt import RunAttempt
 from common.errors import TryAgainError
-from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER
+from common.locks import RunAttempt
+from common.paths import CONFIG_FILE, INVENTORY_FOLDER
 from services.config.root import Config, store_config
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, STEP_NAME, newest_step
 

@@ -25,6 +25,9 @@ from icestream.commands.ray.node_actor import ActorPlace, NodeActor, NodeJob, No
 
 ANSWERS_WITHIN_S = 30.0
 """Time after which an actor that does not answer counts as lost; Ray itself notices a dead machine earlier."""
+STARTS_WITHIN_S = 600.0
+"""The same for an actor's first answer: Ray starts a Python process for it, which imports this package and torch, from
+a shared disk perhaps, on a machine that may be busy."""
 
 _CREATION = "creation task"
 """Words of Ray's error for an actor that could not be made: icestream is not installed on that machine, say."""
@@ -168,7 +171,8 @@ class RayNodes:
         if not isinstance(member.state, NodeRunning) or member.call is None:
             return
         if not _is_there(member.call):
-            if time.monotonic() - member.asked_s > ANSWERS_WITHIN_S:
+            within_s = ANSWERS_WITHIN_S if member.place is not None else STARTS_WITHIN_S
+            if time.monotonic() - member.asked_s > within_s:
                 member.state = NodeGone()
             return
         try:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from common.extras import missing_extra
-from common.user_path import user_path
-from icestream.commands.engine_options import EngineCommand, checked_nodes, engine_options, set_words
+from common.errors import missing_extra
+from common.paths import user_path
+from icestream.commands.options import EngineCommand, checked_nodes, engine_options, set_words
 
 EXAMPLES = """\b
 Examples:

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Literal
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
-from services.supervisor.restart import RestartPolicy
+from services.supervisor.child import RestartPolicy
 
 
 class NodeExit(IntEnum):
@@ -296,7 +296,7 @@ class NodesDriver:
             return [ReleaseNodes(why), self._end(NodeExit.STOPPED, "stopped; the same command resumes")]
         is_lost = not all(isinstance(node, NodeEnded) for node in view.nodes)
         self._in_vain.ended(by_loss=is_lost or self._is_stopped)
-        self._pause_ends_s = view.now_s + self._restarts.died(view.now_s).after_s
+        self._pause_ends_s = view.now_s + self._restarts.died(view.now_s)
         self._wait(view)
         return [ReleaseNodes(why)]
 

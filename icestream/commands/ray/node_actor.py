@@ -12,8 +12,8 @@ from pathlib import Path
 import ray
 import ray.util
 
-from common.private_path import make_for_owner, require_private
-from common.python_command import python_command
+from common.paths import make_for_owner, require_private
+from common.process import python_command
 from workloads.base.checkpoint import newest_step
 
 _MOST_READ = 1 << 16

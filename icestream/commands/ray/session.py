@@ -29,7 +29,7 @@ from icestream.commands.ray.driver import (
 )
 from icestream.commands.ray.node_actor import NodeJob
 from icestream.commands.ray.view import NodesView
-from services.supervisor.stop_signals import stop_signals
+from services.supervisor.supervisor import stop_signals
 
 TICK_S = 0.5
 LISTENS_WITHIN_S = 10.0

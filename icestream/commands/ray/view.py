@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from common.redact import shown
+from common.text import shown
 from icestream.commands.ray.driver import NodeEnded, NodeGone, NodeRunning, NodeState, exit_words
 
 PLAIN_LINE_S = 30.0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from common.python_command import python_command
-from common.user_path import user_path
-from icestream.commands.engine_options import EngineCommand, checked_nodes, engine_options, set_words
+from common.paths import user_path
+from common.process import python_command
+from icestream.commands.options import EngineCommand, checked_nodes, engine_options, set_words
 
 EXAMPLES = """\b
 Example:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadInputError
-from common.redact import shown, without_secrets
+from common.text import shown, without_secrets
 
 TIME = re.compile(r"\d+(-\d+)?(:\d+){0,2}|UNLIMITED")
 """Slurm's times: minutes, minutes:seconds, hours:minutes:seconds, days-hours, …"""

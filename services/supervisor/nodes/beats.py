@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.attempt import OutdatedAttemptError, RunAttempt
 from common.errors import TRY_AGAIN_EXIT_CODE, IcestreamError
-from common.rarely import Rarely
+from common.locks import OutdatedAttemptError, RunAttempt
+from common.process import Rarely
 from services.supervisor.nodes.node_watch import BEAT_S, NodeEnding, NodeWatch
 from services.supervisor.nodes.note import NodeNote, NodeState
 from services.supervisor.nodes.notes import read_note, write_note

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 
-from common.attempt import RunAttempt
+from common.locks import RunAttempt
+from services.supervisor.child import RepeatedFailure, without_numbers
 from services.supervisor.nodes.notes import NODES_FOLDER
-from services.supervisor.restart import RepeatedFailure, without_numbers
 
 _FILE = "failures.jsonl"
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.attempt import RunAttempt, begin_attempt, newest_number
 from common.errors import (
     TRY_AGAIN_EXIT_CODE,
     USER_ERROR_EXIT_CODE,
@@ -22,7 +21,7 @@ from common.errors import (
     IcestreamError,
     TryAgainError,
 )
-from common.file_lock import RunLock, holder_of
+from common.locks import RunAttempt, RunLock, begin_attempt, holder_of, newest_number
 from common.summary import FAILED_EXIT_CODE
 from common.transport import StopRequested
 from services.supervisor.nodes.beats import Beats
@@ -310,7 +309,7 @@ def _waiting(place: NodePlace, whom: Callable[[], str]) -> Iterator[None]:
             raise StopRequested
         now_s = time.monotonic()
         if now_s - began_s > place.patience_s:
-            raise TryAgainError(f"{whom()} did not come for {place.patience_s:g} s (trainer.ranks_timeout_s)")
+            raise TryAgainError(f"{whom()} did not come for {place.patience_s:g} s")
         if now_s - told_s > _TELL_S:
             told_s = now_s
             place.say(f"waiting for {whom()}")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from common.atomic_file import OWNER_ONLY, replace_file
 from common.errors import BadInputError
-from common.private_path import require_private
-from common.run_dir import CONFIG_FILE, MODE, NODE_FILE, RUN_ID_FILE, own_files_only
+from common.paths import CONFIG_FILE, NODE_FILE, RUN_ID_FILE, own_files_only, require_private
+from common.paths import RUN_DIR_MODE as MODE
 
 
 def require_shared(shared: Path, run_dir: Path) -> None:

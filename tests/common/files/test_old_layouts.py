@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +15,12 @@ from muon_files import Event, make_events, make_table
 
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.files.by_content import plan_file, rows_of
 from common.files.parquet.footer import footer_digest
 from common.files.rows import BadRowsError
-from common.files.whole_file import plan_file, rows_of
-from common.plan_hash import plan_hash
+from common.plan import plan_hash
 from common.schema import EventSchema
-from icestream.commands.convert.convert import convert_file
+from icestream.commands.convert import convert_file
 from services.config.root import load_config
 from workloads.muons.columns import MUONS
 
@@ -65,10 +64,17 @@ def said(path: Path, schema: EventSchema = MUONS) -> str:
     return str(raised.value)
 
 
-def schema_for(message: str) -> EventSchema:
-    """Schema with the settings that a message says, as they are given on the command line."""
-    assignments = [text.strip("'") for text in re.findall(r"--set ('[^']+'|\S+)", message)]
+def schema_for(*assignments: str) -> EventSchema:
+    """Schema with these settings, as they are given on the command line."""
     return load_config({}, assignments=assignments, environment={}).stored_workload()
+
+
+def fields(*, inside: bool, time: bool) -> list[str]:
+    """Settings for lists with ids in them, and with times."""
+    ids, after = ['"primary_major_id", "primary_minor_id", '] * inside, ['"time_s", '] * time
+    primary = ["[", *ids, '"energy_gev", "zenith_rad", "mass_a", ', *after, '"depth_m"]']
+    muons = ["[", *ids, '"energy_gev", "x_m", "y_m"', *([', "time_s"'] * time), "]"]
+    return [f"source.fields.primary={''.join(primary)}", f"source.fields.muons={''.join(muons)}"]
 
 
 def equal(one: dict[str, npt.NDArray[np.generic]], other: dict[str, npt.NDArray[np.generic]]) -> bool:
@@ -81,8 +87,7 @@ def plain(tmp_path: Path) -> dict[str, npt.NDArray[np.generic]]:
     return arrays(write(tmp_path / "plain.parquet", EVENTS, inside=False, time=False, columns=True), MUONS)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("time", [False, True])
+@pytest.mark.parametrize(("fixed", "time"), [(False, True), (True, False)])
 def test_ids_inside_the_lists_are_said_with_settings_that_read_the_same_events(
     tmp_path: Path, plain: dict[str, npt.NDArray[np.generic]], time: bool, fixed: bool
 ) -> None:
@@ -91,8 +96,12 @@ def test_ids_inside_the_lists_are_said_with_settings_that_read_the_same_events(
     assert f"primary has lists of {6 + time} numbers; expected 4" in message
     assert f"muons has lists of {5 + time} numbers; expected 3" in message
     assert "columns 'primary_major_id', 'primary_minor_id' are missing; the file has primary, muons" in message
+    assert (
+        f"Give --set 'source.fields.primary=[the names of the {6 + time} numbers, in order, primary_major_id and"
+        " primary_minor_id among them]' --set 'source.fields.muons=["
+    ) in message
     assert "source.ids" not in message
-    assert equal(arrays(path, schema_for(message)), plain)
+    assert equal(arrays(path, schema_for(*fields(inside=True, time=time))), plain)
 
 
 def test_primaries_and_muons_with_times_are_said_in_one_message(
@@ -102,29 +111,32 @@ def test_primaries_and_muons_with_times_are_said_in_one_message(
     message = said(path)
     assert "primary has lists of 5 numbers" in message
     assert "muons has lists of 4 numbers" in message
-    assert equal(arrays(path, schema_for(message)), plain)
+    assert equal(arrays(path, schema_for(*fields(inside=False, time=True))), plain)
 
 
-@pytest.mark.parametrize("time", [False, True])
 def test_files_without_ids_get_a_digest_of_the_file_and_the_row(
-    tmp_path: Path, plain: dict[str, npt.NDArray[np.generic]], time: bool
+    tmp_path: Path, plain: dict[str, npt.NDArray[np.generic]]
 ) -> None:
-    path = write(tmp_path / "old.parquet", EVENTS, inside=False, time=time)
-    message = said(path)
-    assert message.endswith("--set source.ids=rows")
-    found = arrays(path, schema_for(message))
+    path = write(tmp_path / "old.parquet", EVENTS, inside=False, time=False)
+    assert said(path) == (
+        "columns 'primary_major_id', 'primary_minor_id' are missing; the file has primary, muons. Give"
+        " --set source.columns.primary_major_id=NAME --set source.columns.primary_minor_id=NAME, or, if it has no ids,"
+        " --set source.ids=rows"
+    )
+    schema = schema_for("source.ids=rows")
+    found = arrays(path, schema)
     ids = found.pop("primary_id")
     plain.pop("primary_id")
     assert equal(found, plain)
     assert ids[:, 1].tolist() == list(range(len(EVENTS)))
     assert set(ids[:, 0].tolist()) == {int(footer_digest(path), 16) % 2**63}
     moved = shutil.copy(path, tmp_path / "moved.parquet")
-    assert np.array_equal(arrays(moved, schema_for(message))["primary_id"], ids)
+    assert np.array_equal(arrays(moved, schema)["primary_id"], ids)
 
 
 def test_made_ids_are_those_of_the_row_however_the_file_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "old.parquet", EVENTS, inside=False, time=False)
-    schema = schema_for(said(path))
+    schema = schema_for("source.ids=rows")
     _, parts = plan_file(path, schema, StreamConfig(shuffle=False))
     assert len(parts) == 3
     late_first = [rows for part in reversed(parts) for rows in rows_of([part], schema)]
@@ -139,7 +151,7 @@ def test_columns_of_ids_win_over_made_ones(tmp_path: Path, plain: dict[str, npt.
 
 def test_an_id_in_a_list_that_is_no_whole_number_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "old.parquet", EVENTS, inside=True, time=False)
-    schema = schema_for(said(path))
+    schema = schema_for(*fields(inside=True, time=False))
     table = pq.read_table(path)
     primaries = table.column("primary").to_pylist()
     primaries[4][1] = 0.5
@@ -152,7 +164,7 @@ def test_an_id_in_a_list_that_is_no_whole_number_is_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize("inside", [False, True])
 def test_converted_old_files_have_columns_of_ids_and_need_no_settings(tmp_path: Path, inside: bool) -> None:
     path = write(tmp_path / "old.parquet", EVENTS, inside=inside, time=False)
-    schema = schema_for(said(path))
+    schema = schema_for(*(fields(inside=True, time=False) if inside else ["source.ids=rows"]))
     out = tmp_path / "new.parquet"
     convert_file(path, out, schema, rows_per_group=4, compression="zstd")
     assert pq.read_schema(out).names == ["primary_major_id", "primary_minor_id", "primary", "muons"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,14 @@ from muon_files import Event, make_events, make_table, write_events
 
 from common.config import SourceConfig, StreamConfig
 from common.errors import BadInputError
-from common.files.parquet.other_columns import columns_hint
-from common.plan_hash import plan_hash
+from common.plan import plan_hash
 from common.schema import EventSchema
 from icestream.cli import cli
-from icestream.commands.inspect.describe import describe
+from icestream.commands.inspect import describe
 from services.config.root import load_config
 from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
-from workloads.muons.generation.primaries import WantedCounts, read_primaries
+from workloads.muons.primaries import WantedCounts, read_primaries
 
 STREAM = StreamConfig(shuffle=False)
 FLAT: dict[str, Any] = {
@@ -158,43 +156,25 @@ def test_a_name_that_a_file_lacks_is_said_with_those_that_it_has(tmp_path: Path)
         planned([path], schema(FLAT | {"primary": ["Energy", "zenith", "A", "depth"]}), STREAM)
 
 
-@pytest.mark.parametrize("table", [flat_table, renamed_table])
-def test_inspect_prints_the_settings_with_which_a_foreign_file_is_read(tmp_path: Path, table: Any) -> None:
+def test_inspect_prints_the_settings_with_which_a_foreign_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "foreign.parquet"
-    pq.write_table(table(make_events([1, 2, 3])), path)
+    pq.write_table(flat_table(make_events([1, 2, 3])), path)
     (text,) = describe(path, "foreign", MUONS, num_events=1).problems
-    assert "--set source.columns.primary" in text or "--set 'source.columns.primary" in text, text
-    if table is flat_table:
-        assert "--set source.columns.primary_major_id=run --set source.columns.primary_minor_id=event" in text
-        assert "source.ids" not in text
-        assert """--set 'source.columns.primary=["energy", "zenith", "A", "depth"]'""" in text
-        assert """--set 'source.columns.muons=["mu_e", "mu_x", "mu_y"]'""" in text
-    else:
-        assert "--set source.columns.primary=shower" in text
-        assert "--set source.columns.muons=NAME" in text
+    assert "the file has run, event, energy, zenith, A, depth, mu_e, mu_x, mu_y, comment. If it has other names" in text
+    ids = "--set source.columns.primary_major_id=NAME --set source.columns.primary_minor_id=NAME"
+    assert f"{ids} --set 'source.columns.primary=[NAME, or the columns or fields of energy_gev" in text
+    assert "--set 'source.columns.muons=[NAME, or the columns or fields of energy_gev, x_m, y_m]'" in text
 
 
-def test_the_settings_that_inspect_prints_read_the_file(tmp_path: Path) -> None:
-    path, events = tmp_path / "foreign.parquet", make_events([1, 2, 3])
-    pq.write_table(flat_table(events), path)
-    found = columns_hint(pq.read_schema(path), MUONS)
-    settings = shlex.split(found.partition(" give ")[2])[1::2]
-    workload = load_config({}, assignments=settings, environment={}).stored_workload()
-    expected = arrays(write_events(tmp_path / "usual.parquet", events), MUONS, tmp_path)
-    for name in ("primary", "muons", "primary_id"):
-        np.testing.assert_array_equal(arrays(path, workload, tmp_path)[name], expected[name])
-
-
-def test_fields_of_structs_are_proposed_for_the_numbers_of_lists(tmp_path: Path) -> None:
+def test_structs_in_the_place_of_lists_are_named_with_the_setting_for_their_fields(tmp_path: Path) -> None:
     path, events = tmp_path / "structs.parquet", make_events([1, 2, 3])
     usual = pq.read_table(write_events(tmp_path / "usual.parquet", events))
     muons = [[{"x": x, "y": y, "E": energy} for energy, x, y in muons] for muons in usual["muons"].to_pylist()]
     pq.write_table(usual.set_column(usual.schema.get_field_index("muons"), "muons", pa.array(muons)), path)
-    found = columns_hint(pq.read_schema(path), MUONS)
-    assert found.endswith("""give --set 'source.columns.muons=["muons.E", "muons.x", "muons.y"]'""")
-    assert found in describe(path, "structs", MUONS, num_events=0).problems[0]
-    settings = shlex.split(found.partition(" give ")[2])[1:]
-    workload = load_config({}, assignments=settings, environment={}).stored_workload()
+    (text,) = describe(path, "structs", MUONS, num_events=0).problems
+    assert "column 'muons' has type list<" in text
+    assert text.endswith("--set 'source.columns.muons=[NAME, or the columns or fields of energy_gev, x_m, y_m]'")
+    workload = schema({"muons": ["muons.E", "muons.x", "muons.y"]})
     np.testing.assert_array_equal(
         arrays(path, workload, tmp_path)["muons"], arrays(tmp_path / "usual.parquet", MUONS, tmp_path)["muons"]
     )
@@ -209,65 +189,3 @@ def test_primaries_for_a_model_are_in_the_columns_that_its_run_was_trained_on(tm
     (counted,) = read_primaries(path, "flat", 0, schema(FLAT), WantedCounts("mu_e"))
     assert counted.counts_E is not None
     assert counted.counts_E.tolist() == [1, 2, 3]
-
-
-def test_hdf5_files_have_no_names_to_change(tmp_path: Path) -> None:
-    assert schema({}).tables is not None
-    assert schema(FLAT).tables is None
-
-
-def test_a_stream_in_python_takes_the_names_as_an_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from icestream.streaming import stream as module
-
-    pq.write_table(flat_table(make_events([1, 2, 3])), tmp_path / "flat.parquet")
-    monkeypatch.setattr(module, "EventStream", lambda config, *_: config)
-    config: Any = module.stream(tmp_path / "flat.parquet", columns=FLAT, device="cpu")
-    assert config.source == schema(FLAT).source
-    assert config.workload == "muons"
-
-
-def test_ids_are_proposed_by_the_words_of_their_names() -> None:
-    table = flat_table(make_events([1])).rename_columns(
-        ["MajorID", "minor_id", "energy", "zenith", "A", "depth", "mu_e", "mu_x", "mu_y", "comment"]
-    )
-    hint = columns_hint(table.schema, MUONS)
-    assert "--set source.columns.primary_major_id=MajorID --set source.columns.primary_minor_id=minor_id" in hint
-    assert "source.ids" not in hint
-
-
-@pytest.mark.parametrize(
-    ("names", "proposed"),
-    [
-        (["run_id", "event_id"], ("run_id", "event_id")),
-        (["event_id", "run_id", "num_muons"], ("run_id", "event_id")),
-        (["RunID", "EventID", "event_type"], ("RunID", "EventID")),
-        (["I3RunID", "evt"], ("I3RunID", "evt")),
-        (["Run", "SubRun", "Event"], ("Run", "Event")),
-        (["run", "pdg"], None),
-        (["run_a", "run_b", "event"], None),
-        (["event"], None),
-        ([], None),
-    ],
-)
-def test_both_ids_are_proposed_by_their_usual_names_or_made_from_rows(
-    names: list[str], proposed: tuple[str, str] | None
-) -> None:
-    numbers = flat_table(make_events([1])).drop_columns(["run", "event"]).schema
-    hint = columns_hint(pa.schema([*(pa.field(name, pa.int64()) for name in names), *numbers]), MUONS)
-    if proposed is None:
-        assert "--set source.ids=rows" in hint
-        assert "_id=" not in hint
-    else:
-        ids = f"source.columns.primary_major_id={proposed[0]} --set source.columns.primary_minor_id={proposed[1]}"
-        assert ids in hint
-        assert "source.ids" not in hint
-
-
-def test_ids_alone_of_other_names_are_proposed_and_these_settings_read_them(tmp_path: Path) -> None:
-    path, events = tmp_path / "ids.parquet", make_events([1, 2, 3])
-    pq.write_table(make_table(events).rename_columns(["run_id", "event_id", "primary", "muons"]), path)
-    (text,) = describe(path, "ids", MUONS, num_events=0).problems
-    names = "--set source.columns.primary_major_id=run_id --set source.columns.primary_minor_id=event_id"
-    assert text.endswith(f"the file has run_id, event_id, primary, muons. If these are its ids, give {names}")
-    workload = load_config({}, assignments=shlex.split(names)[1::2], environment={}).stored_workload()
-    assert arrays(path, workload, tmp_path)["primary_id"].tolist() == [[one.major, one.minor] for one in events]

@@ -12,12 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, make_event, make_events, make_table, write_events
 
+from common.files.by_content import rows_of
 from common.files.parquet import reader as parquet
 from common.files.parquet.reader import ParquetReader
-from common.files.reader import Beat
-from common.files.rows import BadRowsError, RaggedRows
-from common.files.whole_file import rows_of
-from common.input_errors import MachineError
+from common.files.rows import BadRowsError, Beat, RaggedRows
 from common.messages import Part
 from workloads.muons.columns import MUONS
 
@@ -94,16 +92,6 @@ def test_any_part_of_a_row_group_is_those_rows(
             found = read(reader, part_of(path, rows, row_group=row_group, first_row=first))
         assert_rows(found, group[first : first + rows])
     reader.close()
-
-
-def test_the_beat_comes_with_every_record_batch(
-    tmp_path: Path, reader: ParquetReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet, "_BATCH_ROWS", 4)
-    beats: list[int] = []
-    path = write_events(tmp_path / "f.parquet", make_events([1] * 20))
-    read(reader, part_of(path, 20), beat=lambda: beats.append(1))
-    assert len(beats) == 5
 
 
 def test_the_beat_comes_on_the_way_to_a_span_far_behind_in_its_row_group(
@@ -220,22 +208,6 @@ def test_large_events_behind_invalid_ones_keep_their_rows(tmp_path: Path, reader
     assert rows.large_events["primary_major_id"].to_pylist() == [1]
 
 
-def test_rows_outside_the_part_are_not_looked_at(tmp_path: Path, reader: ParquetReader) -> None:
-    path = write_events(tmp_path / "f.parquet", broken(muons=((NAN, 0.0, 0.0),)))
-    assert_rows(read(reader, part_of(path, BROKEN_ROW)), GOOD[:BROKEN_ROW])
-
-
-def test_a_staged_file_is_told_by_its_remote_name(tmp_path: Path, reader: ParquetReader) -> None:
-    path = write_events(tmp_path / "f.parquet", make_events([1, 1]))
-    with pytest.raises(BadRowsError, match=r"^pelican://osg/f\.parquet: row group 3 can't be read: "):
-        read(reader, replace(part_of(path, 1, row_group=3), remote="pelican://osg/f.parquet"))
-
-
-def test_a_file_that_this_machine_cannot_open_says_nothing_of_the_file(tmp_path: Path, reader: ParquetReader) -> None:
-    with pytest.raises(MachineError, match="No such file"):
-        read(reader, part_of(tmp_path / "not mounted here", 1))
-
-
 def test_rows_of_a_file_that_was_planned_and_is_gone_are_quarantined(reader: ParquetReader) -> None:
     part = replace(part_of(Path("x"), 5), path="", remote="/data/f.parquet")
     with pytest.raises(
@@ -258,27 +230,10 @@ def test_a_file_that_was_evicted_is_closed_before_the_next_is_opened(tmp_path: P
 
 def test_a_row_group_that_is_not_there_or_shorter_is_told(tmp_path: Path, reader: ParquetReader) -> None:
     path = write_events(tmp_path / "f.parquet", make_events([1, 1]))
-    with pytest.raises(BadRowsError, match="row group 3 can't be read"):
-        read(reader, part_of(path, 1, row_group=3))
+    with pytest.raises(BadRowsError, match=r"^pelican://osg/f\.parquet: row group 3 can't be read: "):
+        read(reader, replace(part_of(path, 1, row_group=3), remote="pelican://osg/f.parquet"))
     with pytest.raises(BadRowsError, match="has 2 of the 5 rows that its footer promised"):
         read(reader, part_of(path, 5))
-
-
-def test_a_page_that_is_damaged_is_told(tmp_path: Path, reader: ParquetReader) -> None:
-    path = tmp_path / "f.parquet"
-    pq.write_table(make_table(make_events([3] * 500)), path, compression="zstd", use_dictionary=False)
-    raw = bytearray(path.read_bytes())
-    raw[100 : len(raw) // 2] = bytes(len(raw) // 2 - 100)
-    path.write_bytes(raw)
-    with pytest.raises(BadRowsError, match="row group 0 can't be read"):
-        read(reader, part_of(path, 500))
-
-
-def test_only_so_many_files_stay_open(tmp_path: Path, reader: ParquetReader) -> None:
-    paths = [write_events(tmp_path / f"{i}.parquet", make_events([1])) for i in range(20)]
-    for path in [*paths, *paths]:
-        assert_rows(read(reader, part_of(path, 1)), make_events([1]))
-        assert len(reader._files) <= parquet._OPEN_FILES
 
 
 def test_a_read_of_many_row_groups_holds_none_of_them_as_stored_but_the_current_one(tmp_path: Path) -> None:

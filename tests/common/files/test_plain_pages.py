@@ -19,11 +19,10 @@ from muon_files import make_events, make_table
 from native_layers import compiled, files_in_cpp
 
 from common.config import StreamConfig
-from common.files.bad_file import BadFileError
-from common.files.footers import read_footer
-from common.files.native import FILES, address
+from common.files.by_content import read_footer
+from common.files.local import BadFileError
 from common.files.parquet.reader import ParquetReader
-from common.files.rows import BadRowsError, RaggedRows
+from common.files.rows import FILES, BadRowsError, RaggedRows, address
 from common.messages import Part
 from common.plan import SlotCapacity
 from common.schema import Column, EventSchema, SourceColumn
@@ -119,7 +118,7 @@ def muon_table(counts: Sequence[int], seed: int = 0, *, nullable: tuple[bool, ..
     )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.one_of(st.integers(0, 3), st.just(0), st.integers(20, 60)), min_size=1, max_size=80),
     st.tuples(*[st.booleans()] * 5),
@@ -241,16 +240,10 @@ def test_bad_values_are_invalid_events_by_both(tmp_path: Path, column: str, valu
     assert read_in_cpp(path) == in_cpp
 
 
-@pytest.mark.parametrize("number", [pa.float64(), pa.float16()])
-def test_numbers_of_another_type_are_left_to_arrow(tmp_path: Path, number: pa.DataType) -> None:
+@pytest.mark.parametrize(("number", "list_of"), [(pa.float64(), pa.list_), (pa.float32(), pa.large_list)])
+def test_other_types_are_left_to_arrow(tmp_path: Path, number: pa.DataType, list_of: Any) -> None:
     path = tmp_path / "f.parquet"
-    pq.write_table(make_table(make_events([1, 1])).cast(make_table([], number=number).schema), path, **PLAIN)
-    assert not read_in_cpp(path)
-
-
-def test_large_lists_are_left_to_arrow(tmp_path: Path) -> None:
-    path = tmp_path / "f.parquet"
-    pq.write_table(make_table(make_events([1, 2]), list_of=pa.large_list), path, **PLAIN)
+    pq.write_table(make_table(make_events([1, 2]), number=number, list_of=list_of), path, **PLAIN)
     assert not read_in_cpp(path, large_above=1)
 
 
@@ -331,7 +324,7 @@ def test_levels_that_can_t_be_are_left_to_arrow(runs: bytes) -> None:
 
 
 @pytest.mark.parametrize("num_values", [0, 1, 5, 1 << 20])
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(page=st.binary(max_size=80))
 def test_any_bytes_are_read_or_left(num_values: int, page: bytes) -> None:
     read_page(page, num_values)

@@ -1,11 +1,10 @@
-"""Environment, issuer, clock and device flow of the tests of tokens."""
+"""Environment, issuer and clock of the tests of tokens."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from device_flows import Flow
 from federation.issuer import Issuer
 from token_places import Clock, own_places
 
@@ -23,8 +22,3 @@ def issuer() -> Issuer:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def flow(tmp_path: Path) -> Flow:
-    return Flow(tmp_path / "tokens")

@@ -15,16 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import IcestreamError
+from common.pelican.answers import UnavailableError
 from common.pelican.config import PelicanConfig
-from common.pelican.errors import UnavailableError
 from common.pelican.threads import PelicanThread
-from common.pelican.upload import upload
+from common.pelican.transfers import upload
 
-pytestmark = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
-PATIENT = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=1, sources_ttl_s=0)
-QUICK = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=1, list_tries=1, sources_ttl_s=0)
-"""Where an error is as good as an answer."""
-FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=UNHURRIED)
+ORIGIN = PelicanConfig(checksums="origin")
+FUZZ = settings(max_examples=12, deadline=None, suppress_health_check=UNHURRIED)
 CONTENT = random.Random(3).randbytes(1000)
 OSC_52 = "\x1b]52;c;cm0gLXJmIH4=\x07"
 
@@ -38,8 +35,10 @@ def answer(status: str, *headers: str | bytes, body: bytes = b"") -> bytes:
 def thread(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[PelicanThread]:
     for name, value in federation.certs.client_env().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("common.pelican.client._LIST_TRIES", 1)
+    monkeypatch.setattr("common.pelican.client._SOURCES_TTL_S", 0.0)
     federation.put("/public/h/a.bin", CONTENT)
-    made = PelicanThread(PATIENT)
+    made = PelicanThread(PelicanConfig())
     yield made
     made.close()
 
@@ -48,14 +47,8 @@ HALF = CONTENT[500:]
 RANGES = [
     "bytes 0-1/²",
     f"bytes 500-999/{'9' * 5000}",
-    f"bytes 500-999/{1 << 63}",
-    "bytes 500-999/-1",
     "bytes 0-499/1000",
-    "bytes 501-999/1000",
-    "bytes ٥٠٠-٩٩٩/١٠٠٠",
     "bytes 999-500/1000",
-    "bytes=500-999/1000",
-    "500-999/1000",
     "",
     OSC_52,
 ]
@@ -68,44 +61,28 @@ def test_one_caches_odd_content_range_costs_one_attempt(
     (tmp_path / "a").write_bytes(CONTENT[:500])
     headers = [f"Content-Range: {content_range}"] * bool(content_range) + ["Content-Length: 500"]
     federation.caches[0].fault("raw", raw=answer("206 Partial Content", *headers, body=HALF))
-    report = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-    assert [attempt.what == "ok" for attempt in report.attempts] == [False, True]
+    attempts = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
+    assert [attempt.what == "ok" for attempt in attempts] == [False, True]
     assert (tmp_path / "a").read_bytes() == CONTENT
-    assert "\x1b" not in report.attempts[0].what
+    assert "\x1b" not in attempts[0].what
 
 
 ODD = [
     answer("200 OK", "Content-Length: ²", body=CONTENT),
     answer("200 OK", f"Content-Length: {'9' * 5000}", body=CONTENT),
-    answer("200 OK", "Content-Length: -1", body=CONTENT),
-    answer("200 OK", "Content-Length: +1000", body=CONTENT),
     answer("200 OK", "Content-Length: 1000", "Content-Length: 999", body=CONTENT),
-    answer("200 OK", "Content-Length: 1000", "Transfer-Encoding: chunked", body=CONTENT),
     answer("200 OK", "Transfer-Encoding: chunked", body=b"zz\r\n" + CONTENT),
-    answer("200 OK", "Transfer-Encoding: chunked", body=b"fffffffffffffffff\r\n" + CONTENT),
     answer("200 OK", b"X: \xff\xfe\x80", "Content-Length: 3", body=b"abc"),
-    answer("200 OK", "X" * 20_000 + ": 1"),
     answer("200 OK", "X: " + "y" * 200_000),
-    answer("200 OK", *(f"X{number}: 1" for number in range(5000))),
-    answer("200 OK", "no colon", body=CONTENT),
-    answer("200 OK", b"X: a\x00b", body=CONTENT),
     answer("200 OK", "Set-Cookie: \x01=;;;=", "Content-Length: 5", body=b"abcde"),
     answer("200 OK", "Content-Encoding: nonsense", "Content-Length: 4", body=b"abcd"),
-    answer("200 OK", "Content-Type: text/plain; charset=nonsense", "Content-Length: 4", body=b"abcd"),
     answer("206 Partial Content", "Content-Range: bytes 0-999/1000", "Content-Length: 1000", body=CONTENT),
     answer("302 Found", "Location: https://evil.example/x"),
-    answer("302 Found", "Location: https://[::1"),
     answer("200 " + OSC_52, "Content-Length: 1", body=b"x"),
     answer("²00 OK"),
-    answer("99999 OK"),
-    answer("099 OK"),
-    b"HTTP/9.9 200 OK\r\n\r\n",
-    b"\x00" * 100,
     b"\x16\x03\x01",
     answer("100 Continue") * 50,
-    answer("101 Switching Protocols", "Upgrade: x", "Connection: Upgrade", body=b"x" * 100),
     answer("204 No Content", "Content-Length: 1000", body=CONTENT),
-    answer("416 Range Not Satisfiable", "Content-Range: bytes */²"),
     b"",
 ]
 
@@ -115,10 +92,10 @@ def test_one_caches_odd_answer_costs_one_attempt(
     federation: Federation, thread: PelicanThread, tmp_path: Path, raw: bytes
 ) -> None:
     federation.caches[0].fault("raw", raw=raw)
-    report = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-    assert report.attempts[-1].what == "ok"
+    attempts = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
+    assert attempts[-1].what == "ok"
     assert (tmp_path / "a").read_bytes() == CONTENT
-    assert all(attempt.what.isprintable() for attempt in report.attempts)
+    assert all(attempt.what.isprintable() for attempt in attempts)
 
 
 NUMBERS = ["0", "1", "500", "1000", "1001", "²", "-1", "", "٣", "0x10", "1e3", "9" * 30, "9" * 5000, str(1 << 63), " 7"]
@@ -143,20 +120,6 @@ ANSWERS = st.builds(
 )
 
 
-@FUZZ
-@given(raw=ANSWERS, have=st.sampled_from([0, 500]))
-def test_a_download_survives_whatever_one_cache_answers(
-    federation: Federation, thread: PelicanThread, tmp_path: Path, raw: bytes, have: int
-) -> None:
-    federation.heal()
-    federation.caches[0].fault("raw", raw=raw)
-    part = tmp_path / "part"
-    part.write_bytes(CONTENT[:have])
-    report = thread.download(federation.url("/public/h/a.bin"), part, 1000)
-    assert len(part.read_bytes()) == 1000
-    assert report.attempts[-1].what == "ok"
-
-
 CHECKSUM = f"adler32={zlib.adler32(CONTENT):08x}"
 WRONG = {
     "half, and a proper end": answer(
@@ -175,19 +138,9 @@ def test_wrong_bytes_of_one_cache_make_no_file_bad_that_another_cache_has(
     part = tmp_path / "a"
     part.write_bytes(bytes(have))  # an earlier try left wrong bytes, too
     federation.caches[0].fault("raw", raw=WRONG[wrong])
-    report = thread.download(federation.url("/public/h/a.bin"), part, 1000, CHECKSUM)
-    assert [attempt.what == "ok" for attempt in report.attempts] == [False, True]
+    attempts = thread.download(federation.url("/public/h/a.bin"), part, 1000, CHECKSUM)
+    assert [attempt.what == "ok" for attempt in attempts] == [False, True]
     assert part.read_bytes() == CONTENT
-
-
-def test_a_right_server_is_not_blamed_for_wrong_bytes_that_were_on_disk(
-    federation: Federation, thread: PelicanThread, tmp_path: Path
-) -> None:
-    for have in (1, 999, 1000):
-        (tmp_path / "a").write_bytes(bytes(have))
-        report = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000, CHECKSUM)
-        assert [attempt.what for attempt in report.attempts] == ["ok"]
-        assert (tmp_path / "a").read_bytes() == CONTENT
 
 
 def test_servers_that_break_off_and_are_corrupt_in_the_end_are_not_asked_for_ever(
@@ -225,7 +178,7 @@ def test_only_the_expected_errors_rise_whatever_anybody_answers(
     for server in servers:
         server.fault("raw", raw=raw, methods=methods, match=match)
     place = federation.url("/public/h/a.bin")
-    fresh = PelicanThread(QUICK.model_copy(update={"checksums": "origin"}))
+    fresh = PelicanThread(ORIGIN, timeout_s=0.5)  # an error is as good as an answer
     try:
         for call in (
             lambda: fresh.download(place, tmp_path / "part", 1000),
@@ -243,42 +196,6 @@ def test_only_the_expected_errors_rise_whatever_anybody_answers(
         fresh.close()
 
 
-LINKS = [
-    "<https://[::1/public/h/a.bin>; pri=1",
-    "<https://localhost:99999999/public/h/a.bin>; pri=1",
-    "<https://localhost:0/public/h/a.bin>; pri=1",
-    "<https://user:pass@localhost/public/h/a.bin>; pri=1",
-    "<https://a..b/public/h/a.bin>; pri=1",
-    f"<https://{'x' * 300}/public/h/a.bin>; pri=1",
-    "<https://h\x01/public/h/a.bin>; pri=1",
-    "<https://hö/public/h/a.bin>; pri=1",
-    "<https://h /public/h/a.bin>; pri=1",
-    "<https:///public/h/a.bin>; pri=1",
-    "<https://h/\udcff/public/h/a.bin>; pri=1",
-]
-
-
-@pytest.mark.parametrize("link", LINKS)
-def test_a_link_to_nowhere_is_passed_over(
-    federation: Federation, thread: PelicanThread, tmp_path: Path, link: str
-) -> None:
-    good = f"<{federation.caches[1].url}/public/h/a.bin>; pri=2"
-    raw = answer("307 T", f"Link: {link}, {good}".encode(errors="surrogateescape"), "Content-Length: 0")
-    federation.director.fault("raw", raw=raw, match="^/public")
-    thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-    assert (tmp_path / "a").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("collections", ["https://[::1", "https://u@h", "https://h:99999", "https://\x01", "x"])
-def test_a_listing_at_an_impossible_address_is_an_error_of_one_line(
-    federation: Federation, thread: PelicanThread, collections: str
-) -> None:
-    about = f"X-Pelican-Namespace: namespace=/public, require-token=false, collections-url={collections}"
-    federation.director.fault("raw", raw=answer("307 T", about, "Content-Length: 0"), match="^/public")
-    with pytest.raises(IcestreamError):
-        thread.expand(federation.url("/public/h/*"), (".bin",))
-
-
 def test_no_words_of_a_director_reach_the_terminal_as_orders(federation: Federation, thread: PelicanThread) -> None:
     federation.director.fault("raw", raw=answer("500 X", body=f"no {OSC_52}\u202e\x9b2J".encode()), match="^/public")
     with pytest.raises(UnavailableError, match="answered 500: no ") as caught:
@@ -290,11 +207,11 @@ def test_no_words_of_a_director_reach_the_terminal_as_orders(federation: Federat
 def test_an_origins_nonsense_for_a_checksum_makes_no_file_bad(
     federation: Federation, thread: PelicanThread, tmp_path: Path, digest: str
 ) -> None:
-    asking = PelicanThread(PATIENT.model_copy(update={"checksums": "origin"}))
+    asking = PelicanThread(ORIGIN)
     try:
         raw = answer("200 OK", f"Digest: {digest[:4000]}", "Content-Length: 1000")
         federation.origin.fault("raw", raw=raw, methods=("HEAD",))
-        report = asking.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-        assert report.checksum == ""
+        attempts = asking.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
+        assert [attempt.what for attempt in attempts] == ["ok"]
     finally:
         asking.close()

@@ -5,27 +5,28 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from federation.federation import Federation
+from federation.fixtures import BOTH_KINDS
 
+from common.pelican.answers import CorruptError, DeniedError, NotFoundError, UnavailableError
+from common.pelican.client import TIMEOUT_S
 from common.pelican.config import PelicanConfig
-from common.pelican.errors import CorruptError, DeniedError, NotFoundError, UnavailableError
 from common.pelican.threads import ClosedError, PelicanThread
-from common.pelican.tokens.recipient import Recipient
+from common.pelican.token_claims import Recipient
 
 SIZE = 3_000_000
 CONTENT = random.Random(1).randbytes(SIZE)
 MD5 = "md5=" + hashlib.md5(CONTENT).hexdigest()
-PATIENT = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=2)
-"""A server of a loaded machine may be silent for a while."""
-SHORT = PATIENT.model_copy(update={"connect_timeout_s": 2, "read_timeout_s": 2})
-"""For servers that never answer."""
-
-NAMES = ["with space", "100%", "a%41b", "a,b;c", "ü-µ-∇", "a=b&c+d@e~'()", "#hash", "q?x=1", "[1]"]
+SHORT_S = 2.0
+"""Timeout for servers that never answer; of a loaded machine others may be silent for a while."""
 
 Make = Callable[..., PelicanThread]
 
@@ -36,10 +37,10 @@ class Tokens:
     def __init__(self, *tokens: str) -> None:
         self.tokens = list(tokens)
 
-    async def current(self, recipient: Recipient) -> str | None:
+    def current(self, recipient: Recipient) -> str | None:
         return self.tokens[0] if self.tokens else None
 
-    async def refused(self, token: str | None, recipient: Recipient) -> bool:
+    def refused(self, token: str | None, recipient: Recipient) -> bool:
         if token == (self.tokens[0] if self.tokens else None) and len(self.tokens) > 1:
             self.tokens.pop(0)
             return True
@@ -58,8 +59,10 @@ def pelican(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator
         monkeypatch.setenv(name, value)
     made: list[PelicanThread] = []
 
-    def make(config: PelicanConfig = PATIENT, *tokens: str) -> PelicanThread:
-        made.append(PelicanThread(config, lambda host: Tokens(*tokens)))
+    def make(*tokens: str, checksums: str = "inventory", timeout_s: float = TIMEOUT_S) -> PelicanThread:
+        config = PelicanConfig.model_validate({"checksums": checksums})
+        source: Any = Tokens(*tokens)
+        made.append(PelicanThread(config, lambda host: source, timeout_s=timeout_s))
         return made[-1]
 
     yield make
@@ -76,11 +79,12 @@ def url(federation: Federation, request: pytest.FixtureRequest) -> str:
 
 def fetched(thread: PelicanThread, url: str, part: Path, **more: object) -> list[str]:
     """What the attempts said."""
-    report = thread.download(url, part, SIZE, **more)  # type: ignore[arg-type]
+    attempts = thread.download(url, part, SIZE, **more)  # type: ignore[arg-type]
     assert part.read_bytes() == CONTENT
-    return [attempt.what for attempt in report.attempts]
+    return [attempt.what for attempt in attempts]
 
 
+@BOTH_KINDS
 def test_a_file_comes_with_one_request_and_its_neighbours_need_no_director(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
@@ -97,9 +101,7 @@ def test_a_file_comes_with_one_request_and_its_neighbours_need_no_director(
     ("kind", "value", "first"),
     [
         ("status", 404, "404"),
-        ("status", 500, "500"),
         ("status", 403, "403"),
-        ("status", 429, "429"),
         ("hang", 0, "TimeoutError|SocketTimeoutError"),
         ("disconnect", 0, "ServerDisconnectedError"),
         ("reset", 1_000_000, "Client|Connection"),
@@ -112,21 +114,13 @@ def test_one_bad_cache_costs_one_attempt(
     federation: Federation, pelican: Make, url: str, tmp_path: Path, kind: str, value: float, first: str
 ) -> None:
     fault = federation.caches[0].fault(kind, value)
-    bad, ok = fetched(pelican(SHORT if kind in ("hang", "stall") else PATIENT), url, tmp_path / "a")
+    bad, ok = fetched(pelican(timeout_s=SHORT_S if kind in ("hang", "stall") else TIMEOUT_S), url, tmp_path / "a")
     assert ok == "ok"
     assert any(text in bad for text in first.split("|")), bad
     assert fault.hits in (1, 2), "aiohttp itself asks again once where a kept connection was closed"
 
 
-def test_the_second_file_does_not_ask_the_bad_cache_again(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path
-) -> None:
-    federation.caches[0].fault("status", 500)
-    thread = pelican()
-    assert fetched(thread, url, tmp_path / "a") == ["500", "ok"]
-    assert fetched(thread, url, tmp_path / "b") == ["ok"]
-
-
+@BOTH_KINDS
 def test_a_transfer_goes_on_where_the_last_server_broke_off(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
@@ -140,25 +134,6 @@ def test_a_transfer_goes_on_where_the_last_server_broke_off(
     assert int(end) == SIZE - 1, "a range without end gives nothing from XRootD"
 
 
-def test_a_part_of_an_earlier_process_is_resumed(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a").write_bytes(CONTENT[:2_000_000])
-    pelican().download(url, tmp_path / "a", SIZE, MD5)
-    assert (tmp_path / "a").read_bytes() == CONTENT
-    assert federation.log[-1]["range"] == f"bytes=2000000-{SIZE - 1}"
-
-
-def test_every_cache_short_at_a_megabyte_still_brings_the_file(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path
-) -> None:
-    for cache in federation.caches:
-        cache.fault("short", 1_000_000)
-    attempts = fetched(pelican(), url, tmp_path / "a")
-    assert attempts[-1] == "ok"
-    assert len(attempts) in (3, 4)
-
-
 def test_a_corrupted_byte_is_found_by_its_checksum_and_the_file_comes_from_elsewhere(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
@@ -167,11 +142,12 @@ def test_a_corrupted_byte_is_found_by_its_checksum_and_the_file_comes_from_elsew
     assert (ok, bad.endswith(f"expected {MD5}")) == ("ok", True)
 
 
+@BOTH_KINDS
 def test_the_origins_checksum_finds_it_too_if_asked_for(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
     federation.caches[0].fault("corrupt", 1_234_567)
-    thread = pelican(PATIENT.model_copy(update={"checksums": "origin"}))
+    thread = pelican(checksums="origin")
     bad, ok = fetched(thread, url, tmp_path / "a")
     assert (ok, f"expected adler32={zlib.adler32(CONTENT):08x}" in bad) == ("ok", True)
 
@@ -238,11 +214,12 @@ def private(federation: Federation, request: pytest.FixtureRequest) -> str:
     return federation.url(path)
 
 
+@BOTH_KINDS
 def test_a_token_is_sent_as_a_header_to_a_namespace_that_asks_for_one_and_to_no_other(
     federation: Federation, pelican: Make, private: str, url: str, tmp_path: Path
 ) -> None:
     token = federation.issuer.mint("storage.read:/")
-    thread = pelican(PATIENT, token)
+    thread = pelican(token)
     assert fetched(thread, private, tmp_path / "a") == ["ok"]
     federation.log.clear()
     assert fetched(thread, url, tmp_path / "b") == ["ok"]
@@ -256,7 +233,7 @@ def test_a_missing_token_and_one_of_another_scope_are_told_from_dead_caches(
 ) -> None:
     tokens = [federation.issuer.mint(scope)] if scope else []
     with pytest.raises(DeniedError, match=r"refused by every source; a token of the test .*403") as error:
-        pelican(PATIENT, *tokens).download(private, tmp_path / "a", SIZE)
+        pelican(*tokens).download(private, tmp_path / "a", SIZE)
     assert not any(token in str(error.value) for token in tokens)
 
 
@@ -264,12 +241,11 @@ def test_an_expired_token_is_replaced_by_the_next_one_at_once(
     federation: Federation, pelican: Make, private: str, tmp_path: Path
 ) -> None:
     expired, good = federation.issuer.mint("storage.read:/", ttl=-100), federation.issuer.mint("storage.read:/")
-    assert fetched(pelican(PATIENT, expired, good), private, tmp_path / "a") == ["ok"]
+    assert fetched(pelican(expired, good), private, tmp_path / "a") == ["ok"]
 
 
-@pytest.mark.parametrize(
-    "name", ["with space", "100%", "a%41b", "a,b;c", "ü-µ-∇", "a=b&c+d@e~'()", "#hash", "q?x=1", "[1]"]
-)
+@BOTH_KINDS
+@pytest.mark.parametrize("name", ["with space", "a%41b", "a,b;c", "ü-µ-∇ a=b&c+d@e~'()[1]", "#hash q?x=1"])
 def test_names_of_every_kind_come(federation: Federation, pelican: Make, tmp_path: Path, name: str) -> None:
     if federation.kind == "xrootd" and any(sign in name for sign in "%#?"):
         pytest.skip("XRootD itself does not serve such names over HTTP")
@@ -279,7 +255,7 @@ def test_names_of_every_kind_come(federation: Federation, pelican: Make, tmp_pat
 
 def test_an_empty_file_is_a_file(federation: Federation, pelican: Make, tmp_path: Path) -> None:
     federation.put("/public/dl/empty.bin", b"")
-    assert pelican().download(federation.url("/public/dl/empty.bin"), tmp_path / "a", 0).attempts[-1].what == "ok"
+    assert pelican().download(federation.url("/public/dl/empty.bin"), tmp_path / "a", 0)[-1].what == "ok"
     assert (tmp_path / "a").stat().st_size == 0
 
 
@@ -302,7 +278,7 @@ def test_a_cache_process_that_is_killed_or_stopped_costs_one_attempt(
 ) -> None:
     getattr(federation.caches[0], how)()
     try:
-        bad, ok = fetched(pelican(SHORT if how == "freeze" else PATIENT), url, tmp_path / "a")
+        bad, ok = fetched(pelican(timeout_s=SHORT_S if how == "freeze" else TIMEOUT_S), url, tmp_path / "a")
     finally:
         federation.caches[0].restart()
     assert ok == "ok"
@@ -313,7 +289,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_cure(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    thread = PelicanThread(PATIENT)
+    thread = PelicanThread(PelicanConfig())
     try:
         with pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
             thread.download(federation.url("/public/x"), tmp_path / "a", 1)
@@ -324,10 +300,8 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_cure(
 def test_close_ends_what_hangs_and_a_later_call_is_told(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     fault = federation.caches[0].fault("hang")
-    thread = pelican(PelicanConfig())
+    thread = pelican()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(thread.download, url, tmp_path / "a", SIZE)
         assert fault.happened.wait(20)
@@ -336,3 +310,24 @@ def test_close_ends_what_hangs_and_a_later_call_is_told(
             waiting.result(20)
     with pytest.raises(ClosedError):
         thread.download(url, tmp_path / "a", SIZE)
+
+
+def test_no_more_transfers_run_than_are_allowed(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path
+) -> None:
+    for name, value in federation.certs.client_env().items():
+        monkeypatch.setenv(name, value)
+    fault = federation.caches[0].fault("hang", 0.2)
+    thread = PelicanThread(PelicanConfig(), transfers=2)
+    running: list[int] = []
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            transfers = [threads.submit(thread.download, url, tmp_path / f"{i}", SIZE) for i in range(6)]
+            while not all(transfer.done() for transfer in transfers):
+                running.append(thread.running)
+                time.sleep(0.005)
+    finally:
+        thread.close()
+    assert fault.hits >= 2
+    assert max(running) == 2
+    assert thread.running == 0

@@ -10,17 +10,14 @@ from common.errors import BadInputError
 from common.pelican.url import PelicanUrl, escaped, is_pelican, server_of
 
 NAMES = [
-    "a.parquet",
     "with space",
     "100%",
-    "a%41b",
     "a,b;c",
     "ü-µ-∇",
     "a=b&c+d@e:$",
     "#hash",
     "q?x=1",
     "[1]*",
-    "~x",
     '"<>"',
 ]
 
@@ -43,16 +40,13 @@ def test_addresses_are_read(text: str, federation: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["pelican://", "pelican:///x", "https://host/x", "/local/x", "host/x", "pelican:/host/x"]
+    "text",
+    ["pelican://", "pelican:///x", "https://host/x", "/local/x", "pelican:/host/x", "pelican://user:secret@host/x"],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
+    assert is_pelican(text) == text.startswith("pelican://")
     with pytest.raises(BadInputError, match="expected pelican://HOST/path"):
         PelicanUrl.parse(text)
-
-
-def test_a_password_in_an_address_is_refused() -> None:
-    with pytest.raises(BadInputError):
-        PelicanUrl.parse("pelican://user:secret@host/x")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,8 +105,3 @@ def test_a_prefix_of_the_server_belongs_to_it_and_stays_escaped() -> None:
 )
 def test_the_address_of_something_else_has_no_server(url: str) -> None:
     assert server_of(url, "/ns/a.parquet") is None
-
-
-@pytest.mark.parametrize("url", ["https://x/y", "/a", "pelican:/host", "osdf:/x"])
-def test_other_schemes_are_not_pelican(url: str) -> None:
-    assert not is_pelican(url)

@@ -7,19 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federation.certs import Certs
 from federation.federation import Federation
 from federation.loop import LoopThread
 from yarl import URL
 
+from common.pelican.answers import UnavailableError
+from common.pelican.client import proxy_for
 from common.pelican.config import PelicanConfig
-from common.pelican.errors import UnavailableError
-from common.pelican.proxies import proxy_for
 from common.pelican.threads import PelicanThread
-from common.pelican.tokens import oauth
-from common.pelican.upload import upload
+from common.pelican.transfers import upload
 
-LIGHT = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -78,11 +75,10 @@ def proxy(home: Path) -> Iterator[Proxy]:
 
 
 def all_kinds_of_requests(federation: Federation, folder: Path) -> None:
-    """Discovery, director, listing, HEAD, GET and PUT, and an issuer's metadata."""
+    """Discovery, director, listing, HEAD, GET and PUT."""
     federation.put("/public/n/a.bin", b"12345")
     (folder / "file").write_bytes(b"x")
-    config = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=1, checksums="origin")
-    thread = PelicanThread(config)
+    thread = PelicanThread(PelicanConfig(checksums="origin"))
     try:
         assert len(thread.expand(federation.url("/public/n/*.bin"), (".bin",))) == 1
         thread.download(federation.url("/public/n/a.bin"), folder / "a", 5)
@@ -91,34 +87,24 @@ def all_kinds_of_requests(federation: Federation, folder: Path) -> None:
     finally:
         thread.close()
 
-    async def discover() -> None:
-        async with oauth.open_session(Certs.client_context(federation.certs)) as session:
-            with pytest.raises(oauth.IssuerError, match="no token_endpoint"):
-                await oauth.discover(session, federation.issuer.url)
 
-    asyncio.run(discover())
-
-
-@LIGHT
 @pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY"])
 def test_what_stands_in_netrc_goes_to_no_server_and_to_no_proxy(
     federation: Federation, home: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, proxy.url)
     all_kinds_of_requests(federation, home)
-    assert {entry["server"] for entry in federation.log} >= {"discovery", "director", "origin", "cache0", "issuer"}
+    assert {entry["server"] for entry in federation.log} >= {"discovery", "director", "origin", "cache0"}
     assert not any(entry["auth"] for entry in federation.log)
     assert len(proxy.heads) >= 4, "it was all through the proxy"
     assert not any("authorization" in head.lower() for head in proxy.heads)
 
 
-@LIGHT
 def test_without_a_proxy_nothing_of_netrc_is_sent_either(federation: Federation, home: Path) -> None:
     all_kinds_of_requests(federation, home)
     assert not any(entry["auth"] for entry in federation.log)
 
 
-@LIGHT
 def test_a_proxys_own_password_goes_to_the_proxy_and_into_no_message(
     federation: Federation, home: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +113,7 @@ def test_a_proxys_own_password_goes_to_the_proxy_and_into_no_message(
     assert all("Proxy-Authorization: Basic" in head for head in proxy.heads)
     assert not any(entry["auth"] for entry in federation.log)
     proxy.close()
-    thread = PelicanThread(PelicanConfig(connect_timeout_s=1, list_timeout_s=2, list_tries=1))
+    thread = PelicanThread(PelicanConfig(), timeout_s=1)
     try:
         with pytest.raises(UnavailableError) as caught:
             thread.expand(federation.url("/public/n/*.bin"), (".bin",))

@@ -1,4 +1,4 @@
-"""What a token tells of itself."""
+"""What a token allows, what a run needs, and who gets the token."""
 
 from __future__ import annotations
 
@@ -7,10 +7,27 @@ import json
 
 import pytest
 from federation.issuer import Issuer
+from hostile_values import ANY, DEEP, FUZZ, objects
+from hypothesis import given
+from hypothesis import strategies as st
 from token_places import NOW_S, SCOPE, minted
 
-from common.pelican.tokens.claims import TokenClaims, read_claims, what_is_wrong
-from common.pelican.tokens.scopes import Scope
+from common.errors import BadInputError
+from common.pelican.token_claims import (
+    Consent,
+    Need,
+    Recipient,
+    Scope,
+    TokenClaims,
+    directory,
+    federation_of,
+    missing,
+    needs,
+    parse_scopes,
+    read_claims,
+    what_is_wrong,
+    why_not,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +46,6 @@ def test_a_tokens_claims_are_read_without_its_key(issuer: Issuer) -> None:
     assert claims.scopes == {Scope("storage.read", "/data/sim/IceCube/2025/testing")}
     assert claims.audience == ("https://wlcg.cern.ch/jwt/v1/any",)
     assert claims.expires_s == NOW_S + 600
-    assert claims.issued_s == NOW_S
     assert claims.describe(NOW_S + 330) == (
         f"{SCOPE}; for any server, by https://issuer.example/x; expires in 4 min 30 s"
     )
@@ -77,21 +93,6 @@ def test_scopes_may_come_as_a_list_and_audiences_too() -> None:
     assert "for any server" in found.describe(NOW_S)
 
 
-def test_control_characters_of_claims_dont_reach_the_terminal() -> None:
-    text = read_claims(unsigned({"iss": "\x1b[2J\nx", "aud": "\x07", "scope": ""})).describe(NOW_S)
-    assert text.isprintable()
-
-
-def test_a_token_is_renewed_a_minute_before_its_end_or_at_nine_tenths_of_its_life() -> None:
-    assert TokenClaims(issued_s=0, expires_s=86_400).margin_s(60) == 60
-    assert TokenClaims(issued_s=0, expires_s=100).margin_s(60) == 10
-    assert TokenClaims(expires_s=100).margin_s(60) == 60
-    claims = TokenClaims(issued_s=0, expires_s=100)
-    assert claims.is_valid(89, 10)
-    assert not claims.is_valid(90, 10)
-    assert not claims.is_valid(100)
-
-
 def test_a_token_of_the_future_points_at_the_clock() -> None:
     assert "is the clock right?" in TokenClaims(not_before_s=NOW_S + 100, expires_s=NOW_S + 900).describe(NOW_S)
 
@@ -117,6 +118,138 @@ def test_what_can_be_no_token_is_told_without_quoting_it(text: str, reason: str)
     assert "abc" not in wrong
 
 
-def test_jwts_and_opaque_tokens_are_tokens(issuer: Issuer) -> None:
-    assert what_is_wrong(minted(issuer)) is None
-    assert what_is_wrong("opaque-._~+/=") is None
+TESTING = "pelican://osg-htc.org/icecube/wipac/data/sim/IceCube/2025/testing"
+PREFIX = "/icecube/wipac"
+
+
+def scopes(*texts: str) -> tuple[Scope, ...]:
+    return tuple(Scope(*text.split(":")) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("granted", "needed", "covered"),
+    [
+        ("storage.read:/a", "storage.read:/a", True),
+        ("storage.read:/a", "storage.read:/a/b", True),
+        ("storage.read:/a/", "storage.read:/a/b", True),
+        ("storage.read://a//", "storage.read:/a/b", True),
+        ("storage.read:/a", "storage.read:/ab", False),
+        ("storage.read:/a", "storage.read:/", False),
+        ("storage.read:/a/b", "storage.read:/a", False),
+        ("storage.read:/", "storage.read:/a/b", True),
+        ("storage.read", "storage.read:/a/b", True),
+        ("storage.stage:/a", "storage.read:/a", True),
+        ("storage.modify:/a", "storage.create:/a", True),
+        ("storage.create:/a", "storage.modify:/a", False),
+        ("storage.modify:/a", "storage.read:/a", False),
+        ("storage.read:/x storage.read:/a", "storage.read:/a/b", True),
+        ("read:/a", "storage.read:/a/b", True),
+        ("write:/a", "storage.create:/a", True),
+        ("storage.read:/a/../b", "storage.read:/b", False),
+        ("storage.read:/a/../b", "storage.read:/a", False),
+    ],
+)
+def test_a_scope_covers_its_directory_and_all_below_it_for_what_it_permits(
+    granted: str, needed: str, covered: bool
+) -> None:
+    assert (not missing(parse_scopes(granted), scopes(needed))) == covered
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [f"{TESTING}/0000000-0000999/*.parquet"],
+        [f"{TESTING}/{{range}}/*.parquet"],
+        [f"{TESTING}/*/*.parquet"],
+        [f"{TESTING}/000000?-000099[89]/x.parquet"],
+        [f"{TESTING}/{{0000000-0000999,0001000-0001999}}/x.parquet"],
+        [f"{TESTING}/0000000-0000999/muons 1.parquet", f"{TESTING}/0001000-0001999/a.h5"],
+        [f"{TESTING}/0000000-0000999/", f"{TESTING}/0001000-0001999"],
+        [f"{TESTING}/muons.parquet", f"{TESTING}/"],
+        [f"{TESTING}/./0000000-0000999//a.parquet"],
+        ["osdf:///icecube/wipac/data/sim/IceCube/2025/testing/0000000-0000999/*.parquet"],
+        ["osdf://icecube/wipac/data/sim/IceCube/2025/testing/*"],
+        [f"{TESTING}/{start:07d}-{start + 999:07d}/*.parquet" for start in range(0, 100_000, 1000)],
+    ],
+)
+def test_one_scope_serves_all_ranges(inputs: list[str]) -> None:
+    expected = Need("osg-htc.org", scopes("storage.read:/data/sim/IceCube/2025/testing"))
+    (need,) = needs(inputs, storage_prefix=PREFIX)
+    assert need == expected
+    assert need.path == "/icecube/wipac/data/sim/IceCube/2025/testing"
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        (f"{TESTING}/2025-01/a.parquet", "/data/sim/IceCube/2025/testing/2025-01"),  # a month is no range
+        (f"{TESTING}/level2/", "/data/sim/IceCube/2025/testing/level2"),
+        (f"{TESTING}/notes.txt", "/data/sim/IceCube/2025/testing/notes.txt"),
+        (f"{TESTING}/dir.parquet/", "/data/sim/IceCube/2025/testing/dir.parquet"),
+        (f"{TESTING}/größe/a.parquet", "/data/sim/IceCube/2025/testing"),  # no scope can hold it
+        ("pelican://osg-htc.org/icecube/wipacx/a.parquet", "/icecube/wipacx"),
+        ("pelican://osg-htc.org", "/"),
+        ("pelican://osg-htc.org/icecube/wipac/*", "/"),
+        ("pelican://osg-htc.org/icecube/*/x", "/icecube"),
+    ],
+)
+def test_a_scope_is_only_as_wide_as_needed(url: str, path: str) -> None:
+    assert directory(url, PREFIX) == ("osg-htc.org", path)
+
+
+def test_several_inputs_have_a_set_of_scopes_by_federation() -> None:
+    found = needs(
+        [
+            "pelican://a.org/x/1/*.parquet",
+            "pelican://A.org:8443/x/*",
+            "pelican://a.org/x/2/*.parquet",
+            "pelican://a.org/x/2/deep/*.parquet",
+            "/local/*.parquet",
+            "https://elsewhere.org/x/*.parquet",
+            "s3://bucket/x",
+        ]
+    )
+    assert found == (
+        Need("a.org", scopes("storage.read:/x/1", "storage.read:/x/2")),
+        Need("a.org:8443", scopes("storage.read:/x")),
+    )
+    assert federation_of("pelican://A.org/x") == "a.org"
+    assert federation_of("/pelican/x") is None
+
+
+def test_only_outputs_in_a_federation_need_to_write() -> None:
+    assert needs([], ["/local/checkpoints", "s3://bucket/x"]) == ()
+    found = needs([f"{TESTING}/*"], [f"{TESTING}/out", "/local"], storage_prefix=PREFIX)
+    assert found[0].scopes == scopes(
+        "storage.create:/data/sim/IceCube/2025/testing/out",
+        "storage.modify:/data/sim/IceCube/2025/testing/out",
+        "storage.read:/data/sim/IceCube/2025/testing",
+    )
+
+
+def test_a_path_with_dots_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"'\.\.' is not allowed"):
+        needs([f"{TESTING}/../other/*.parquet"])
+
+
+def jwt_of(header: str, payload: str) -> str:
+    texts = [text.encode(errors="surrogatepass") for text in (header, payload)]
+    return ".".join([*(base64.urlsafe_b64encode(text).rstrip(b"=").decode() for text in texts), "c2ln"])
+
+
+CLAIMS = objects("iss", "aud", "scope", "exp", "iat", "nbf").map(json.dumps)
+TOKENS = st.one_of(
+    st.builds(jwt_of, st.just("{}") | ANY, CLAIMS | ANY | st.just(DEEP[:9000]) | st.just('{"exp":' + "9" * 5000 + "}")),
+    st.builds("{}.{}.{}".format, ANY, ANY, ANY),
+    ANY,
+)
+
+
+@FUZZ
+@given(TOKENS)
+def test_a_tokens_claims_are_read_shown_and_judged_whatever_they_are(token: str) -> None:
+    what_is_wrong(token)
+    claims = read_claims(token)
+    assert claims.describe(1e9).isprintable()
+    why_not(claims, Recipient("fed.org", "https://h", "/d", ("https://i",)), Consent())
+    claims.is_valid(1e9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,17 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_places import own_places, token_file
 
-from common.pelican.config import PelicanConfig
-from common.pelican.errors import DeniedError, UnavailableError
+from common.pelican.answers import DeniedError, UnavailableError
+from common.pelican.config import PelicanConfig, TokenConfig
 from common.pelican.threads import PelicanThread
-from common.pelican.tokens.claims import TokenClaims
-from common.pelican.tokens.config import TokenConfig
-from common.pelican.tokens.recipient import Consent, Recipient, why_not
-from common.pelican.tokens.scopes import Need, Scope, needs
-from common.pelican.tokens.source import FoundTokens
-from common.pelican.upload import upload
+from common.pelican.token_claims import Consent, Need, Recipient, Scope, TokenClaims, needs, why_not
+from common.pelican.tokens import FoundTokens
+from common.pelican.transfers import upload
 
-PATIENT = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=1)
 ANY = "https://wlcg.cern.ch/jwt/v1/any"
 ISSUERS = ["https://i.org", "https://i.org/x", "https://other.org", ""]
 FEDERATIONS = ["fed.org", "evil.org", "Fed.org", ""]
@@ -54,7 +49,7 @@ RECIPIENTS = st.builds(
 CONSENTS = st.builds(Consent, federation=st.sampled_from(FEDERATIONS), may_write=st.booleans())
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(CLAIMS, RECIPIENTS, CONSENTS)
 def test_a_token_is_sent_only_where_issuer_audience_and_scopes_fit(
     claims: TokenClaims, to: Recipient, consent: Consent
@@ -80,7 +75,7 @@ def test_a_token_is_sent_only_where_issuer_audience_and_scopes_fit(
 
 
 @given(st.text(max_size=30), st.sampled_from(["", "https://", ":", "/", "https:///", "http://[::1", "https://x:99999"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_odd_audience_is_taken_for_everybody(tail: str, head: str) -> None:
     claims = TokenClaims("https://i.org", frozenset([Scope("storage.read", "/")]), (head + tail,))
     to = Recipient("fed.org", "https://cache.org", "/d", ("https://i.org",))
@@ -89,8 +84,6 @@ def test_no_odd_audience_is_taken_for_everybody(tail: str, head: str) -> None:
 
 
 # ------------------------------------------------------------------ with a federation
-
-LIGHT = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
 
 
 class Run:
@@ -109,7 +102,7 @@ class Run:
         need = Need(need.federation, need.scopes, writes)
         settings = TokenConfig.model_validate({"storage_prefix": "/private", **config})
         make = lambda host: FoundTokens(need, settings, environment=self.environment)  # noqa: E731
-        self.threads.append(PelicanThread(PATIENT, make))
+        self.threads.append(PelicanThread(PelicanConfig(), make))
         return self.threads[-1]
 
     def listed(self, **config: object) -> list[str]:
@@ -132,7 +125,6 @@ def run(federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         thread.close()
 
 
-@LIGHT
 def test_a_token_of_another_issuer_never_leaves_the_process_and_the_message_says_why(run: Run, tmp_path: Path) -> None:
     token = Issuer("https://elsewhere.example").mint("storage.read:/ storage.modify:/secret")
     run.environment["BEARER_TOKEN"] = token
@@ -145,23 +137,13 @@ def test_a_token_of_another_issuer_never_leaves_the_process_and_the_message_says
     assert "BEARER_TOKEN (environment)" in str(caught.value)
     run.environment["BEARER_TOKEN"] = Issuer("https://elsewhere.example").mint("storage.read:/")
     with pytest.raises(
-        UnavailableError, match=r"of https://elsewhere\.example, .* takes those of https://localhost:\d+/issuer.*`icest"
+        UnavailableError,
+        match=r"of https://elsewhere\.example, .* takes those of https://localhost:\d+/issuer; `pelic",
     ):
         run.listed()
     assert run.sent == set()
 
 
-@LIGHT
-def test_the_namespaces_own_token_is_sent_as_before(run: Run, tmp_path: Path) -> None:
-    token = run.federation.issuer.mint("storage.read:/r")
-    run.environment["BEARER_TOKEN"] = token
-    assert run.listed() == ["a.parquet"]
-    run.thread().download(run.federation.url("/private/r/a.parquet"), tmp_path / "a", 5)
-    assert run.sent == {f"Bearer {token}"}
-    assert not any(entry["auth"] for entry in run.federation.log if entry["server"] in ("director", "discovery"))
-
-
-@LIGHT
 def test_a_token_that_may_also_write_is_sent_only_if_the_user_names_its_file_or_the_run_writes(
     run: Run, tmp_path: Path
 ) -> None:
@@ -176,16 +158,6 @@ def test_a_token_that_may_also_write_is_sent_only_if_the_user_names_its_file_or_
     assert run.sent == {f"Bearer {token}"}
 
 
-@LIGHT
-def test_a_narrower_token_in_a_later_place_goes_before_one_that_may_write(run: Run, tmp_path: Path) -> None:
-    reads = run.federation.issuer.mint("storage.read:/r")
-    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/ storage.create:/")
-    run.environment["BEARER_TOKEN_FILE"] = str(token_file(tmp_path / "token", reads))
-    assert run.listed() == ["a.parquet"]
-    assert run.sent == {f"Bearer {reads}"}
-
-
-@LIGHT
 @pytest.mark.parametrize("federation_name", ["", "osg-htc.org"])
 def test_an_opaque_token_goes_nowhere_but_to_the_federation_that_the_user_names(run: Run, federation_name: str) -> None:
     run.environment["BEARER_TOKEN"] = "s3cret-opaque"
@@ -200,24 +172,6 @@ def test_an_opaque_token_goes_nowhere_but_to_the_federation_that_the_user_names(
     assert run.sent == {"Bearer s3cret-opaque"}
 
 
-@LIGHT
-def test_a_token_whose_scopes_are_elsewhere_stays_here(run: Run) -> None:
-    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/elsewhere openid")
-    with pytest.raises(UnavailableError, match=r"doesn't allow storage\.read:/r .*token\.storage_prefix"):
-        run.listed()
-    assert run.sent == set()
-
-
-@LIGHT
-def test_a_token_for_one_server_goes_to_no_other(run: Run, tmp_path: Path) -> None:
-    cache = run.federation.caches[1]
-    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/", audience=cache.url)
-    report = run.thread().download(run.federation.url("/private/r/a.parquet"), tmp_path / "a", 5)
-    assert [attempt.what for attempt in report.attempts] == ["403", "ok"]
-    assert {entry["server"] for entry in run.federation.log if entry["auth"]} == {cache.name}
-
-
-@LIGHT
 def test_a_write_needs_a_token_that_may_write_and_gets_it(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     url = run.federation.url("/private/r")
@@ -240,8 +194,5 @@ def test_two_namespaces_of_a_federation_get_each_their_own_token(
     source = FoundTokens(Need("fed.org", (Scope("storage.read", "/"),)), TokenConfig(), environment=environment)
     to = [Recipient("fed.org", "https://cache.org", "/d", (issuer.url,)) for issuer in (first, second)]
 
-    async def ask() -> list[str | None]:
-        return list(await asyncio.gather(*(source.current(to[number % 2]) for number in range(6))))
-
     expected = [environment["BEARER_TOKEN"], (tmp_path / "token").read_text()]
-    assert asyncio.run(ask()) == expected * 3
+    assert [source.current(to[number % 2]) for number in range(6)] == expected * 3

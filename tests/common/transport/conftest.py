@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from local_peers import MODES, PLAN, SLOT_BYTES, SLOTS
 
-from common.arena import Arena
 from common.config import TransportConfig
-from common.transport import PeerTransport, ServerTransport
+from common.transport import Arena, PeerTransport, ServerTransport
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def arena() -> Iterator[Arena]:
 
 @pytest.fixture(params=MODES)
 def config(request: pytest.FixtureRequest) -> TransportConfig:
-    return TransportConfig(sockets=request.param, connect_timeout_s=20)
+    return TransportConfig(sockets=request.param)
 
 
 @pytest.fixture

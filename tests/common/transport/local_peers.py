@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from polls import MANY_POLLS
 
+from common import messages as m
 from common.config import TransportConfig
-from common.transport import PeerTransport, ServerTransport, addresses
+from common.transport import Addresses, Event, Lost, PeerTransport, ServerTransport
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = "ab" * 16
 SLOTS, SLOT_BYTES = 2, 8192
 MODES = ("abstract", "folder")
+MANY_POLLS = 600  # of 0.05 s: a bound, never a wait
 
 
 def connect(server: ServerTransport, run_dir: Path, config: TransportConfig, *, writable: bool = True) -> PeerTransport:
     """A peer in this process: it connects in a thread while the server accepts."""
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(PeerTransport, run_dir, config, writable=writable, stopped=lambda: False)
-        for _ in range(MANY_POLLS):
-            assert server.poll(0.05) == []
-            if future.done():
-                break
-        return future.result(timeout=1)
+        return joined(server, future)
+
+
+def joined(server: ServerTransport, future: Future[PeerTransport]) -> PeerTransport:
+    """Return the peer that connects in a thread, while the server accepts."""
+    for _ in range(MANY_POLLS):
+        server.poll(0.05)
+        if future.done():
+            break
+    return future.result(timeout=1)
 
 
 def welcome_of(lifeline: socket.socket) -> dict[str, Any]:
@@ -45,5 +51,31 @@ def raw_lifeline(run_dir: Path) -> socket.socket:
     """A connection to the abstract lifeline of a run, without the rest of a peer."""
     lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lifeline.settimeout(20)
-    lifeline.connect(addresses.Addresses(run_dir, "abstract").lifeline)
+    lifeline.connect(Addresses(run_dir, "abstract").lifeline)
     return lifeline
+
+
+def poll_for(server: ServerTransport, num_events: int) -> list[Event]:
+    events: list[Event] = []
+    for _ in range(MANY_POLLS):
+        events += server.poll(0.05)
+        if len(events) >= num_events:
+            return events
+    raise AssertionError(f"only {events}")
+
+
+def poll_until_lost(server: ServerTransport) -> list[Event]:
+    events: list[Event] = []
+    for _ in range(MANY_POLLS):
+        events += server.poll(0.05)
+        if any(isinstance(event, Lost) for event in events):
+            return events
+    raise AssertionError(f"only {events}")
+
+
+def receive(peer: PeerTransport) -> m.Message:
+    for _ in range(MANY_POLLS):
+        message = peer.receive(0.05)
+        if message is not None:
+            return message
+    raise AssertionError("no message came")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,14 +9,21 @@ from pathlib import Path
 import msgpack
 import pytest
 import zmq
-from local_peers import PLAN, connect, raw_lifeline, welcome_of
-from polls import MANY_POLLS, poll_for, receive
+from local_peers import MANY_POLLS, PLAN, connect, joined, poll_for, raw_lifeline, receive, welcome_of
 
 from common import messages as m
-from common.arena import Arena
+from common import transport
 from common.config import TransportConfig
 from common.errors import BadInputError
-from common.transport import SOCKET_FOLDER, Event, PeerTransport, Received, ServerTransport, StopRequested, addresses
+from common.transport import (
+    SOCKET_FOLDER,
+    Arena,
+    Event,
+    PeerTransport,
+    Received,
+    ServerTransport,
+    StopRequested,
+)
 
 
 def test_a_peer_gets_plan_and_arena_and_messages_go_both_ways(
@@ -36,29 +41,6 @@ def test_a_peer_gets_plan_and_arena_and_messages_go_both_ways(
     assert receive(peer) == m.Refuse("no")
 
 
-def test_a_readers_arena_can_not_be_written(
-    server: ServerTransport, run_dir: Path, config: TransportConfig, peers: list[PeerTransport]
-) -> None:
-    peers.append(peer := connect(server, run_dir, config, writable=False))
-    with pytest.raises(ValueError, match="read-only"):
-        peer.arena.slot(0)[0] = 1
-
-
-def test_every_peer_has_a_name_of_its_own(
-    server: ServerTransport, run_dir: Path, config: TransportConfig, peers: list[PeerTransport]
-) -> None:
-    peers += [connect(server, run_dir, config) for _ in range(3)]
-    for credit, peer in enumerate(peers, 1):
-        peer.send(m.Hello(credit))
-    events = poll_for(server, 3)
-    names = {event.message.credit: event.peer for event in events if isinstance(event, Received)}  # type: ignore[union-attr]
-    assert len(set(names.values())) == 3
-    server.send(names[2], m.Stop())
-    assert receive(peers[1]) == m.Stop()
-    assert peers[0].receive(0.0) is None
-    assert peers[2].receive(0.0) is None
-
-
 def test_a_peer_waits_for_a_fetcher_that_starts_later(run_dir: Path, config: TransportConfig, arena: Arena) -> None:
     asked = 0
 
@@ -72,66 +54,21 @@ def test_a_peer_waits_for_a_fetcher_that_starts_later(run_dir: Path, config: Tra
         while asked < 2:  # it has tried in vain
             assert not future.done()
         server = ServerTransport(run_dir, config, arena, PLAN)
-        for _ in range(MANY_POLLS):
-            server.poll(0.05)
-            if future.done():
-                break
-        future.result(timeout=1).close()
+        joined(server, future).close()
         server.close()
 
 
-def test_a_peer_gives_up_when_no_fetcher_comes(run_dir: Path, config: TransportConfig) -> None:
-    impatient = config.model_copy(update={"connect_timeout_s": 0.01})
+def test_a_peer_gives_up_when_no_fetcher_comes(
+    run_dir: Path, config: TransportConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "CONNECT_TIMEOUT_S", 0.01)
     with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.01 s"):
-        PeerTransport(run_dir, impatient, writable=True, stopped=lambda: False)
+        PeerTransport(run_dir, config, writable=True, stopped=lambda: False)
 
 
 def test_a_peer_that_is_asked_to_stop_waits_no_more(run_dir: Path, config: TransportConfig) -> None:
     with pytest.raises(StopRequested):
         PeerTransport(run_dir, config, writable=True, stopped=lambda: True)
-
-
-def test_a_fetcher_that_dies_before_it_answers_is_waited_for(run_dir: Path, arena: Arena) -> None:
-    config = TransportConfig(sockets="abstract", connect_timeout_s=20)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(addresses.Addresses(run_dir, "abstract").lifeline)
-    listener.listen()
-    asked = 0
-
-    def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        return False
-
-    with ThreadPoolExecutor(1) as thread:
-        future = thread.submit(PeerTransport, run_dir, config, writable=True, stopped=stopped)
-        accepted, _ = listener.accept()
-        accepted.close()
-        while not asked:  # it saw the end and asks whether to go on
-            assert not future.done()
-        listener.close()  # the next one may be in the backlog: it is reset
-        server = ServerTransport(run_dir, config, arena, PLAN)
-        for _ in range(MANY_POLLS):
-            server.poll(0.05)
-            if future.done():
-                break
-        future.result(timeout=1).close()
-        server.close()
-
-
-def test_a_connection_that_is_reset_before_it_is_accepted_is_no_crash(run_dir: Path) -> None:
-    config = TransportConfig(sockets="abstract", connect_timeout_s=20)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(addresses.Addresses(run_dir, "abstract").lifeline)
-    listener.listen()
-    with ThreadPoolExecutor(1) as thread:
-        future = thread.submit(PeerTransport, run_dir, config, writable=True, stopped=lambda: True)
-        poller = zmq.Poller()
-        poller.register(listener, zmq.POLLIN)
-        assert poller.poll(20_000), "it is in the backlog"
-        listener.close()
-        with pytest.raises(StopRequested):
-            future.result(timeout=20)
 
 
 def test_a_peer_of_another_protocol_version_is_told_so(
@@ -141,12 +78,8 @@ def test_a_peer_of_another_protocol_version_is_told_so(
         packb = msgpack.packb
         monkeypatch.setattr(msgpack, "packb", lambda welcome: packb({**welcome, "v": 99}))
         future = thread.submit(PeerTransport, run_dir, config, writable=True, stopped=lambda: False)
-        for _ in range(MANY_POLLS):
-            server.poll(0.05)
-            if future.done():
-                break
         with pytest.raises(BadInputError, match=f"speaks protocol version 99, this process {m.PROTOCOL_VERSION}"):
-            future.result(timeout=1)
+            joined(server, future)
 
 
 def test_what_is_no_message_is_counted_and_dropped(run_dir: Path, arena: Arena) -> None:
@@ -173,26 +106,6 @@ def test_what_is_no_message_is_counted_and_dropped(run_dir: Path, arena: Arena) 
     server.close()
 
 
-def test_another_users_process_gets_nothing(run_dir: Path, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
-    with raw_lifeline(run_dir) as lifeline:
-        uid = os.getuid()
-        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-        assert server.poll(1.0) == []
-        assert lifeline.recv(100) == b""
-    server.close()
-
-
-def test_a_fetcher_of_another_user_is_refused(run_dir: Path, arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TransportConfig(sockets="folder")
-    server = ServerTransport(run_dir, config, arena, PLAN)
-    uid = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    with pytest.raises(BadInputError, match="belongs to another user"):
-        PeerTransport(run_dir, config, writable=True, stopped=lambda: False)
-    server.close()
-
-
 def test_the_socket_folder_is_the_owners_only(run_dir: Path, arena: Arena) -> None:
     server = ServerTransport(run_dir, TransportConfig(sockets="folder"), arena, PLAN)
     assert stat.S_IMODE((run_dir / SOCKET_FOLDER).stat().st_mode) == 0o700
@@ -206,13 +119,3 @@ def test_a_second_fetcher_in_a_run_directory_is_refused(run_dir: Path, arena: Ar
         ServerTransport(run_dir, config, arena, PLAN)
     connect(server, run_dir, config).close()  # and the first one is none the worse for it
     server.close()
-
-
-def test_poll_returns_for_a_descriptor_that_it_watches(server: ServerTransport) -> None:
-    fd = os.eventfd(0, os.EFD_NONBLOCK)
-    server.watch(fd)
-    os.eventfd_write(fd, 1)
-    assert server.poll(20.0) == []  # at once; the suite's timeout would tell
-    os.eventfd_read(fd)
-    server._poller.unregister(fd)
-    os.close(fd)

@@ -9,62 +9,24 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import zmq
-from local_peers import PLAN, ROOT, connect, raw_lifeline, welcome_of
-from polls import poll_for, poll_until_lost, receive
+from local_peers import PLAN, ROOT, connect, poll_for, poll_until_lost, raw_lifeline, receive, welcome_of
 
 from common import messages as m
-from common.arena import Arena
+from common import transport
 from common.config import TransportConfig
-from common.transport import SOCKET_FOLDER, FetcherLost, Lost, PeerTransport, Received, ServerTransport
-from common.transport import server as server_module
+from common.transport import SOCKET_FOLDER, Arena, FetcherLost, Lost, Received, ServerTransport
 
 pytestmark = pytest.mark.process
-
-
-def test_a_peer_that_closes_is_lost(
-    server: ServerTransport, run_dir: Path, config: TransportConfig, peers: list[PeerTransport]
-) -> None:
-    peers.append(stays := connect(server, run_dir, config))
-    leaves = connect(server, run_dir, config)
-    stays.send(m.Hello(1))
-    leaves.send(m.Hello(2))
-    names = {e.message.credit: e.peer for e in poll_for(server, 2) if isinstance(e, Received)}  # type: ignore[union-attr]
-    assert server.is_connected(names[2])
-    leaves.close()
-    assert poll_until_lost(server) == [Lost(names[2])]
-    assert not server.is_connected(names[2])
-    assert server.is_connected(names[1])
-
-
-def test_messages_arrive_before_the_death_of_the_one_who_sent_them(
-    server: ServerTransport, run_dir: Path, config: TransportConfig
-) -> None:
-    def speak_and_leave() -> None:
-        peer = PeerTransport(run_dir, config, writable=True, stopped=lambda: False)
-        for k in range(5):
-            peer.send(m.Release(k))
-        peer.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        for _ in range(50):
-            future = thread.submit(speak_and_leave)
-            events = poll_until_lost(server)
-            future.result(timeout=20)
-            told = [event.message for event in events[:-1] if isinstance(event, Received)]
-            assert told == [m.Release(k) for k in range(5)]
-            assert isinstance(events[-1], Lost)
-    assert server.malformed == 0
 
 
 def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_there(
     run_dir: Path, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_LAST_MESSAGES_S", 60.0)
+    monkeypatch.setattr(transport, "_LAST_MESSAGES_S", 60.0)
     server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
     with raw_lifeline(run_dir) as lifeline:
         server.poll(1.0)
@@ -80,19 +42,6 @@ def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_th
     server.close()
 
 
-def test_a_peer_whose_last_messages_never_come_is_lost_all_the_same(
-    run_dir: Path, arena: Arena, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_LAST_MESSAGES_S", 0.0)
-    server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
-    with raw_lifeline(run_dir) as lifeline:
-        server.poll(1.0)
-        welcome = welcome_of(lifeline)
-        lifeline.send(struct.pack("<Q", 7))
-    assert poll_until_lost(server) == [Lost(welcome["peer"])]
-    server.close()
-
-
 def test_a_peer_learns_of_the_fetchers_end(run_dir: Path, config: TransportConfig, arena: Arena) -> None:
     server = ServerTransport(run_dir, config, arena, PLAN)
     peer = connect(server, run_dir, config)
@@ -102,22 +51,11 @@ def test_a_peer_learns_of_the_fetchers_end(run_dir: Path, config: TransportConfi
     peer.close()
 
 
-def test_sending_to_a_peer_that_is_gone_does_nothing(
-    server: ServerTransport, run_dir: Path, config: TransportConfig
-) -> None:
-    peer = connect(server, run_dir, config)
-    peer.send(m.Hello(1))
-    (event,) = poll_for(server, 1)
-    peer.close()
-    poll_until_lost(server)
-    server.send(event.peer, m.Stop())
-    server.send("never-was", m.Stop())
-
-
 CHILD = """
 import signal, sys
 from pathlib import Path
 from common import messages as m
+from common import transport
 from common.config import TransportConfig
 from common.transport import PeerTransport
 peer = PeerTransport(Path(sys.argv[1]), TransportConfig(sockets=sys.argv[2]), writable=True, stopped=lambda: False)
@@ -143,12 +81,6 @@ def test_a_fence_kills_a_process_that_hangs(server: ServerTransport, child: subp
     assert poll_until_lost(server) == [Lost(event.peer)]
     assert child.wait(timeout=20) == -signal.SIGKILL
     assert server.fence(event.peer), "who is gone needs no fence"
-
-
-def test_a_killed_process_is_lost(server: ServerTransport, child: subprocess.Popen[bytes]) -> None:
-    (event,) = poll_for(server, 1)
-    child.kill()
-    assert poll_until_lost(server) == [Lost(event.peer)]
 
 
 def test_who_can_not_be_seen_can_not_be_fenced(
@@ -178,7 +110,7 @@ def test_nothing_is_left_after_close(run_dir: Path, config: TransportConfig, are
 SERVER = """
 import os, signal, sys
 from pathlib import Path
-from common.arena import Arena
+from common.transport import Arena
 from common.config import TransportConfig
 from common.transport import ServerTransport
 server = ServerTransport(Path(sys.argv[1]), TransportConfig(sockets=sys.argv[2]), Arena.create(2, 8192), "ab" * 16)

@@ -14,25 +14,21 @@ import pytest
 from click.testing import CliRunner
 from federation.free_ports import free_port
 
-from common.attempt import begin_attempt
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.file_lock import RunLock
+from common.locks import RunLock, begin_attempt
 from common.process import StopFlag
-from icestream.commands.engine_options import checked_nodes
+from icestream.commands.checks import refuse_folder_of_nodes, require_shares
 from icestream.commands.node.command import node
-from icestream.commands.node.session import Node, NodeSession, shard_words
-from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
-from icestream.commands.possible_nodes import require_shares
-from icestream.commands.run_checks import refuse_folder_of_nodes
+from icestream.commands.node.session import Node
+from icestream.commands.node.settings import refuse_outputs, require_inputs, require_same
+from icestream.commands.options import checked_nodes
 from services.config.root import Config, load_config
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.master import parse_master
 from services.supervisor.nodes.meeting import NodePlace
-from services.supervisor.nodes.node_watch import NodeEnding
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
-from services.supervisor.session import SessionOutcome
-from services.supervisor.trainer_group import NodeGroup
+from services.supervisor.supervisor import NodeGroup
 
 
 def config(*assignments: str, **flags: Any) -> Config:
@@ -136,20 +132,9 @@ def test_a_file_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monk
     beats.close(75, "")
 
 
-def test_a_stop_of_another_node_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = NodeSession(1, 2, parse_master("127.0.0.1:1"), tmp_path, tmp_path, None, (), {}, StopFlag())
-    outcome = SessionOutcome("interrupted", 130, None, {}, 1.0)
-    stopped = NodeEnding(130, "node 0 was stopped")
-    assert one._finish(config(), begin_attempt(tmp_path), outcome, stopped) == (130, "")
-    assert "Error" not in capsys.readouterr().err
-    lost = NodeEnding(75, "node 0 is silent")
-    assert one._finish(config(), begin_attempt(tmp_path), outcome, lost) == (75, "node 0 is silent")
-
-
 def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
     assert "no input given" in refused(tmp_path)
     assert "--set stream.shards" in refused(tmp_path, "-i", "x", nodes=2)
-    assert "stream.lanes is gone" in refused(tmp_path, "-i", "x", "--set", "stream.lanes=2")
 
 
 def test_a_shared_folder_in_which_nothing_can_be_written(tmp_path: Path) -> None:
@@ -181,43 +166,10 @@ def test_folders_inside_of_an_input(tmp_path: Path) -> None:
     assert not (shared / "config.json").exists()
 
 
-@pytest.mark.parametrize("nodes", [3, 5, 8])
-def test_a_number_of_nodes_that_does_not_divide_the_shards(nodes: int) -> None:
-    with pytest.raises(
-        BadInputError, match=r"must be a multiple of it; possible numbers of nodes with --trainers 1: 1, 2, 4$"
-    ):
-        require_shares(StreamConfig(shards=4), nodes, 1)
-
-
 def test_several_nodes_of_a_run_without_shards_are_told_what_to_set() -> None:
     with pytest.raises(BadInputError, match=r"new run: --set stream.shards=2, or a multiple of it$"):
         require_shares(StreamConfig(), 2, 3)
     require_shares(StreamConfig(shards=2), 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("shards", "words"),
-    [
-        (range(0), "the whole stream"),
-        (range(1), "shard 0 of 8"),
-        (range(2, 4), "shards 2 to 3 of 8"),
-    ],
-)
-def test_the_shards_of_a_node_in_words(shards: range, words: str) -> None:
-    assert shard_words(shards, 8) == words
-
-
-def test_trainers_of_all_nodes_that_can_not_share_the_shards() -> None:
-    require_shares(StreamConfig(shards=4), 2, 4)
-    with pytest.raises(BadInputError, match="6 trainers can't share"):
-        require_shares(StreamConfig(shards=4), 2, 3)
-
-
-def test_the_number_of_nodes_is_refused_before_its_consequences(tmp_path: Path) -> None:
-    settings = ("--set", "stream.shards=4")
-    assert refused(tmp_path, "-i", "x", *settings, nodes=3).startswith(
-        "--nodes 3: stream.shards = 4 must be a multiple"
-    )
 
 
 def test_a_copy_of_the_outputs_is_not_for_nodes() -> None:
@@ -236,7 +188,7 @@ def test_a_setting_that_is_not_that_of_node_0(assignment: str, key: str) -> None
 
 @pytest.mark.parametrize(
     "assignments",
-    [("fetcher.ranges=0:3000:1000",), ("fetcher.done=/done.txt",), ("fetcher.missing_ranges=stop",)],
+    [("fetcher.ranges=0:3000:1000",), ("fetcher.done=/done.txt",)],
 )
 def test_files_that_are_not_those_of_node_0(assignments: tuple[str, ...]) -> None:
     """The fetchers of the other nodes would wait for lists that node 0 never makes."""
@@ -248,11 +200,6 @@ def test_settings_of_a_machine_may_differ() -> None:
     require_same(config(), config("trainer.device=cpu", "trainer.threads=3", "local.decoders=7", "decoder.threads=2"))
     with pytest.raises(BadInputError, match="--trainers 2, but node 0 has 1"):
         require_same(config(), config("local.trainers=2"))
-
-
-def test_other_code_makes_another_plan() -> None:
-    assert build_of(config()) == build_of(config())
-    assert build_of(config()) != build_of(config("seed=5"))
 
 
 def test_inputs_that_this_machine_does_not_see(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from common.config import MOST_TRAINERS, StreamConfig
 from common.errors import BadInputError
 from icestream.cli import cli
+from icestream.commands.checks import possible_nodes, require_shares
 from icestream.commands.node.settings import node_config
-from icestream.commands.possible_nodes import possible_nodes, require_shares
 from icestream.commands.ray.driver import ClusterView, NodesDriver, ReserveMachines, largest_fitting
 from icestream.commands.slurm import command
 from icestream.commands.slurm.script import SlurmJob
-from services.trainer.stream.shares import ShardShare, shares_of_rank
+from services.trainer.agreement import ShardShare, shares_of_rank
 
 TEMPLATE = Path(command.__file__).with_name("job.sbatch").read_text()
 SETTINGS = [(shards, trainers) for shards in (1, 2, 4, 6, 8, 12, 24) for trainers in (1, 2, 3, 4, 5, 8, 17)]

@@ -9,16 +9,12 @@ import pytest
 from click.testing import CliRunner
 from federation.free_ports import free_port
 
-from common.attempt import begin_attempt
-from common.errors import BadInputError, TryAgainError
-from common.process import StopFlag
+from common.errors import BadInputError
+from common.locks import begin_attempt
 from icestream.commands.node.command import node
 from icestream.commands.node.session import NodeSession
 from icestream.commands.node.shared_settings import SharedSettings
 from services.config.root import Config, load_config
-from services.supervisor.nodes.master import parse_master
-from services.supervisor.nodes.meeting import NodePlace
-from services.supervisor.nodes.notes import write_note
 
 
 def config(*inputs: str, **flags: Any) -> Config:
@@ -91,20 +87,6 @@ def test_records_of_shards_are_forgotten_until_something_is_trained(tmp_path: Pa
     assert {path.name for path in folder.iterdir()} == {*records, "files-1.jsonl"}
 
 
-def test_a_start_that_another_node_refuses_leaves_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "x.parquet").touch()
-
-    def refused(place: NodePlace, prepare: Any) -> None:
-        prepare(begin_attempt(place.shared))
-        assert stored(place.shared) == (str(tmp_path / "x.parquet"),)
-        raise BadInputError("node 1: the inputs are not on this machine")
-
-    monkeypatch.setattr("icestream.commands.node.session.gather", refused)
-    arguments = run_node(tmp_path)
-    assert isinstance(CliRunner().invoke(node, arguments).exception, BadInputError)
-    assert not (tmp_path / "shared" / "config.json").exists()
-
-
 def test_a_run_that_its_fetcher_refuses_leaves_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.parquet").touch()
 
@@ -126,29 +108,10 @@ def test_a_list_of_other_inputs_does_not_hide_a_mistyped_one(tmp_path: Path) -> 
     assert not (tmp_path / "shared" / "config.json").exists()
 
 
-def test_a_node_that_waits_for_settings_sees_the_end_of_node_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another node was refused: node 0 has put back its settings before this one has seen them."""
-    monkeypatch.setattr("icestream.commands.node.session.SEEN_S", 0.0)
-    place = NodePlace(0, 3, tmp_path, parse_master("127.0.0.1:1"), 1.0, lambda: False, lambda text: None)
-    first = place.note(1).model_copy(update={"state": "gathering", "settings": "of node 0"})
-    one = NodeSession(2, 3, place.master, tmp_path, tmp_path / "run", None, (), {}, StopFlag())
-    ended = {"state": "ended", "exit_code": 2, "text": "node 1: the inputs are not on this machine"}
-    write_note(tmp_path, first.model_copy(update=ended))
-    with pytest.raises(BadInputError, match="node 1: the inputs are not on this machine"):
-        one._check(first)
-    write_note(tmp_path, place.note(2))
-    with pytest.raises(TryAgainError, match="is gone"):
-        one._check(first)
-    write_note(tmp_path, first)
-    with pytest.raises(BadInputError, match="are not seen"):
-        one._check(first)
-
-
-@pytest.mark.parametrize("name", ["step-000000000.pt", "step-000000000.json"])
-def test_a_checkpoint_of_a_refused_start_is_forgotten_with_its_records(tmp_path: Path, name: str) -> None:
+def test_a_checkpoint_of_a_refused_start_is_forgotten_with_its_records(tmp_path: Path) -> None:
     """A trainer that is stopped before its first step saves the plan of settings that were wrong."""
     save(tmp_path, 0)
-    (tmp_path / "checkpoints" / "step-000000000.pt").rename(tmp_path / "checkpoints" / name)
+    (tmp_path / "checkpoints" / "step-000000000.pt").rename(tmp_path / "checkpoints" / "step-000000000.pt")
     (tmp_path / "checkpoints" / "step-000000040.pt.kept").touch()  # somebody's own
     start(tmp_path, "/right")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000040.pt.kept"]

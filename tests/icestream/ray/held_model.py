@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from icestream import ModelSettings, ModuleTraining
+from workloads.base.module_training import ModelSettings, ModuleTraining
 
 FREE_PARTS = 8
 SLOW_S = 1.0

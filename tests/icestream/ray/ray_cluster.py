@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from proc import command_line, is_alive, processes
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 SECRET = "hunter2"
 GUARD = "icestream.commands.ray.guard"
 
@@ -104,7 +106,7 @@ class Driver:
         """Processes of the run, but for the driver, whose command lines have these words."""
         return [
             pid
-            for pid in map(int, (path.name for path in Path("/proc").glob("[0-9]*")))
+            for pid in processes()
             if works_in(pid) == self.folder and pid != self.process.pid and is_alive(pid)
             if set(words) <= set(command_line(pid))
         ]
@@ -128,42 +130,8 @@ def drive(machines: Machines, fields: Mapping[str, Any]) -> list[str]:
     return [sys.executable, str(HERE / "ray_drive.py"), machines.address, json.dumps(fields)]
 
 
-def is_alive(pid: int) -> bool:
-    """True for a process that has not ended; a zombie has."""
-    return state(pid)[:1] not in ([], ["Z"])
-
-
-def parent(pid: int) -> int:
-    return int(state(pid)[1])
-
-
-def state(pid: int) -> list[str]:
-    """Fields of the process's state; none once it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
 def works_in(pid: int) -> Path | None:
     try:
         return Path(f"/proc/{pid}/cwd").readlink()
     except OSError:
         return None
-
-
-def command_line(pid: int) -> list[str]:
-    return read(pid, "cmdline").split("\0")
-
-
-def variable(pid: int, name: str) -> str:
-    """Variable of the environment with which a process was started."""
-    entries = [entry.partition("=") for entry in read(pid, "environ").split("\0")]
-    return next((value for key, _, value in entries if key == name), "")
-
-
-def read(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_cluster import PATIENCE_S, Driver, Machines, drive, is_alive, parent, variable, wait_until
+from proc import is_alive, parent, variable
+from ray_cluster import PATIENCE_S, SECRET, Driver, Machines, drive, wait_until
 
-from common.attempt import newest_number
+from common.locks import newest_number
 from workloads.base.checkpoint import newest_step
 
 NODES = 2
@@ -51,8 +52,8 @@ class RayRun:
             "shared": str(self.shared),
             "run_dir": str(self.local),
             "options": options,
-            "config": None,
-            "environment": {},
+            "config": f'input = ["https://me:{SECRET}@host.example"]',  # the options name others
+            "environment": {"ICESTREAM_SEED": "3"},
         }
         self.driver = self.start(PATIENCE_S)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from common.errors import BadInputError
-from icestream.commands.ray.cluster import in_former_order
+from icestream.commands.ray import cluster
+from icestream.commands.ray.cluster import ANSWERS_WITHIN_S, STARTS_WITHIN_S, RayNodes, in_former_order
 from icestream.commands.ray.command import ray as ray_command
 from icestream.commands.ray.driver import NodeEnded, NodeGone, NodeRunning
 from icestream.commands.ray.session import RaySession, require_listener, require_named
@@ -65,6 +67,24 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def test_an_actor_that_ray_still_starts_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(cluster.time, "monotonic", clock)
+    monkeypatch.setattr(cluster, "placement_group", mock.MagicMock())
+    monkeypatch.setattr(cluster, "PlacementGroupSchedulingStrategy", mock.Mock())
+    monkeypatch.setattr(cluster.ray, "remote", mock.Mock())
+    nodes = RayNodes(1, 0, Path("shared"), mock.Mock(), mock.Mock())
+    nodes.reserve(1)
+    monkeypatch.setattr(cluster, "_is_there", lambda call: call is nodes._reserving)
+    nodes.advance()
+    for clock.now_s in (2 * ANSWERS_WITHIN_S, STARTS_WITHIN_S):
+        nodes.advance()
+        assert nodes.states == [NodeRunning()]
+    clock.now_s += 1.0
+    nodes.advance()
+    assert nodes.states == [NodeGone()]
 
 
 def test_without_a_terminal_each_node_shows_its_newest_line_at_intervals_and_complaints_at_once() -> None:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from proc import below, is_alive, parent, processes, read, variable
+
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol")
 PATIENCE_S = 240.0
 CONFIGURATION = """
@@ -148,10 +150,13 @@ class SlurmCluster:
         """Kill a node's daemon and all that it has started, at once: what a power cut leaves."""
         pid_file = self.folder / f"slurmd-{name}.pid"
         marked = [pid for pid in processes() if variable(pid, "SLURMD_NODENAME") == name]
-        marked += [parent for pid in marked if command_name(parent := parents().get(pid, 0)) == "slurmstepd"]
-        for pid in below({*marked, int(pid_file.read_text())}):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        marked += [above for pid in marked if read(above := parent(pid), "comm").strip() == "slurmstepd"]
+        lost = below(*marked, int(pid_file.read_text()))
+        # Stopped first: a slurmstepd that still runs would report the death of its script, as the job's end.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in lost:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
         pid_file.unlink()
 
     def submit(self, *arguments: str | Path) -> int:
@@ -202,46 +207,3 @@ def free_ports(count: int) -> list[int]:
     for probe in probes:
         probe.close()
     return ports
-
-
-def processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-
-
-def parents() -> dict[int, int]:
-    """Parent of each process."""
-    found = {}
-    for pid in processes():
-        with suppress(OSError):
-            found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-def below(pids: set[int]) -> set[int]:
-    """Processes with all that they have started."""
-    tree, found = parents(), set(pids)
-    while more := {pid for pid, parent in tree.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def variable(pid: int, name: str) -> str:
-    """Variable of a process's environment, or an empty text."""
-    with suppress(OSError):
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if entry.startswith(f"{name}=".encode()):
-                return entry.partition(b"=")[2].decode()
-    return ""
-
-
-def is_alive(pid: int) -> bool:
-    """True for a process that has not ended; a zombie has."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def command_name(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""

@@ -17,13 +17,14 @@ import pytest
 from click.testing import CliRunner
 from faulty_services import BRAKE_VARIABLE
 from nodes import Nodes
+from proc import variable
 from runs import SMALL_STREAM, kill, settings
-from slurm_cluster import SlurmCluster, missing, variable, wait_until
+from slurm_cluster import SlurmCluster, missing, wait_until
 
 from icestream.cli import cli
-from workloads.muons.commands.simulate import simulate
+from workloads.muons.simulator.write import simulate
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 EVENTS = 4000
 STREAM = (

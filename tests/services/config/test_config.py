@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
-from common.run_dir import CONFIG_FILE
-from services.config.given import unused_settings
-from services.config.root import Config, known_keys, load_config, store_config
+from common.paths import CONFIG_FILE
+from services.config import root as start
+from services.config.root import Config, known_keys, load_config, store_config, unused_settings, wait_for_config
 from workloads import registry
-from workloads.muons.models.wgan.config import WganConfig
 
 NOTHING: dict[str, str] = {}
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -43,23 +43,17 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert resolved.stream.block_files == 5, "a flag that was not given changes nothing"
 
 
-def test_the_last_of_two_assignments_wins(tmp_path: Path) -> None:
-    config = load_config(tmp_path, assignments=["stream.slots=5", "slots=7"], environment=NOTHING)
-    assert config.stream.slots == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("true", True), ("false", False)],
-)
-def test_values_are_written_as_in_toml(tmp_path: Path, text: str, value: object) -> None:
-    assert load_config(tmp_path, assignments=[f"stream.shuffle={text}"], environment=NOTHING).stream.shuffle is value
-
-
-def test_a_value_that_is_no_toml_is_text(tmp_path: Path) -> None:
-    config = load_config(tmp_path, assignments=["cache_dir=/data/a b", "input=['x', 'y']"], environment=NOTHING)
+def test_a_value_that_is_no_toml_is_text_and_the_last_part_of_a_key_is_enough_where_it_is_unique(
+    tmp_path: Path,
+) -> None:
+    assignments = ["cache_dir=/data/a b", "input=['x', 'y']"]
+    config = load_config(tmp_path, assignments=assignments, environment={"ICESTREAM_BLOCK_FILES": "3"})
     assert config.fetcher.cache_dir == Path("/data/a b")
-    assert config.input == ("x", "y")
+    assert (config.input, config.stream.block_files) == (("x", "y"), 3)
+    with pytest.raises(BadInputError, match=r"'threads' could be any of decoder\.threads, trainer\.threads"):
+        load_config(tmp_path, assignments=["threads=2"], environment=NOTHING)
+    with pytest.raises(BadInputError, match="expected key=value"):
+        load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
 
 
 @pytest.mark.parametrize("typo", ["stream.batch_event", "batch_event", "strem.batch_events"])
@@ -74,57 +68,6 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path, typo:
         branch, leaf = typo.split(".")
         with pytest.raises(BadInputError, match="did you mean 'stream"):
             load_config(tmp_path, toml=toml_file(tmp_path, f"[{branch}]\n{leaf} = 1\n"), environment=NOTHING)
-
-
-def test_a_key_like_no_other_is_told_where_all_keys_are(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="`icestream config --keys` lists all keys"):
-        load_config(tmp_path, assignments=["qqqq=1"], environment=NOTHING)
-
-
-def test_the_last_part_of_a_key_is_enough_where_it_is_unique(tmp_path: Path) -> None:
-    config = load_config(tmp_path, assignments=["batch_events=17"], environment={"ICESTREAM_BLOCK_FILES": "3"})
-    assert (config.stream.batch_events, config.stream.block_files) == (17, 3)
-
-
-def test_an_ambiguous_last_part_is_refused_naming_all(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"'threads' could be any of decoder\.threads, trainer\.threads"):
-        load_config(tmp_path, assignments=["threads=2"], environment=NOTHING)
-
-
-def test_an_assignment_without_value_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="expected key=value"):
-        load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
-
-
-def test_other_environment_variables_are_none_of_ours(tmp_path: Path) -> None:
-    environment = {"ICE": "1", "_ICESTREAM_PARENT": "1", "ICESTREAM_TRUST_GROUP": "me"}
-    assert load_config(tmp_path, environment=environment) == Config()
-
-
-def test_a_check_between_fields_names_both_and_their_values(tmp_path: Path) -> None:
-    pattern = r"stream\.max_particles_per_event = 9 .*stream\.max_particles = 5"
-    with pytest.raises(BadInputError, match=pattern):
-        load_config(tmp_path, assignments=["max_particles_per_event=9", "max_particles=5"], environment=NOTHING)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "key"),
-    [
-        ("max_bad_files=1.5", "fetcher.max_bad_files = 1.5"),
-        ("max_bad_files=-1", "fetcher.max_bad_files = -1"),
-        ("max_bad_files=inf", "fetcher.max_bad_files"),
-        ("disk_budget_gib=inf", "fetcher.disk_budget_gib = inf"),
-        ("stream.slots=0", "stream.slots = 0"),
-        ("stream.slots=two", "stream.slots = 'two'"),
-        ("trainer.device=tpu", "trainer.device = 'tpu'"),
-        ("seed=-1", "seed = -1"),
-        ("seed=true", "seed = True: expected a whole number"),
-    ],
-)
-def test_a_value_that_can_not_be_is_told_with_its_key(tmp_path: Path, assignment: str, key: str) -> None:
-    with pytest.raises(BadInputError) as told:
-        load_config(tmp_path, assignments=[assignment], environment=NOTHING)
-    assert key in str(told.value)
 
 
 def test_a_value_in_place_of_a_branch_is_told(tmp_path: Path) -> None:
@@ -203,50 +146,30 @@ def test_each_configuration_to_start_from_is_valid(tmp_path: Path, path: Path) -
     assert load_config(tmp_path, toml=path, environment=NOTHING).trainer.of_model is not None
 
 
-def test_the_plain_wgan_gp_trains_with_the_critic_alone(tmp_path: Path) -> None:
-    wgan = load_config(tmp_path, toml=CONFIGS / "wgan-gp.toml", environment=NOTHING).trainer.of_model
-    assert isinstance(wgan, WganConfig)
-    assert (wgan.critic_steps, wgan.penalty_weight, wgan.gradient_norm) == (5, 10.0, "plain")
-    assert (wgan.energy_score_weight, wgan.generator_average_decay, wgan.network.local_tails) == (0.0, 0.0, 0)
-
-
-def stored_by_an_earlier_version(folder: Path, model: str) -> None:
-    """A configuration of a version that had the model `flow` as well."""
+@pytest.mark.parametrize("key", ["trainer.wgan.betas", "trainer.likelihood.betas", "transport.listen"])
+def test_a_run_of_another_version_with_other_keys_is_refused(tmp_path: Path, key: str) -> None:
+    branch, _, name = key.rpartition(".")
     tree = json.loads(Config().own_json())
-    tree["trainer"] |= {"model": model, "flow": {"flow_lr": 0.002, "network": {"hidden": 8}}}
-    (folder / CONFIG_FILE).write_text(json.dumps(tree))
+    inner = tree
+    for part in branch.split("."):
+        inner = inner[part]
+    inner[name] = ""
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
+    with pytest.raises(BadInputError, match=rf"does not know \({re.escape(key)}\): resume with the version .*--fresh"):
+        load_config(tmp_path, environment=NOTHING)
 
 
-def test_a_run_of_an_earlier_version_that_had_more_models_goes_on(tmp_path: Path) -> None:
-    stored_by_an_earlier_version(tmp_path, "wgan")
-    assert load_config(tmp_path, environment=NOTHING) == Config()
-    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.flow\.flow_lr'"):
-        load_config(tmp_path, assignments=["trainer.flow.flow_lr=0.002"], environment=NOTHING)
-    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.flow\.flow_lr'"):
-        load_config(tmp_path, toml=toml_file(tmp_path, "[trainer.flow]\nflow_lr = 0.002\n"), environment=NOTHING)
-
-
-def test_a_section_of_another_model_may_have_keys_of_an_earlier_version_and_the_runs_own_may_not(
-    tmp_path: Path,
+def test_a_run_whose_fetcher_never_starts_is_waited_for_in_vain_and_wrong_settings_are_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = json.loads(Config.model_validate({"trainer": {"model": "none"}}).own_json())
-    tree["trainer"]["wgan"]["betas"] = [0.0, 0.9]
-    (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
-    assert load_config(tmp_path, environment=NOTHING).trainer.model == "none"
-    tree["trainer"]["model"] = "wgan"
-    (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
-    with pytest.raises(
-        BadInputError, match=r"does not know \(trainer\.wgan\.betas\): resume with the version .*--fresh"
-    ):
-        load_config(tmp_path, environment=NOTHING)
-
-
-def test_a_run_of_a_model_that_is_gone_names_it_and_the_remedy(tmp_path: Path) -> None:
-    stored_by_an_earlier_version(tmp_path, "flow")
-    told = r"this run is of the model 'flow': this version of icestream has no model .*wgan.*--fresh"
-    with pytest.raises(BadInputError, match=told):
-        load_config(tmp_path, environment=NOTHING)
-    assert load_config(tmp_path, flags={"trainer.model": "wgan"}, environment=NOTHING) == Config()
+    monkeypatch.setattr(start, "CONNECT_TIMEOUT_S", 0.01)
+    with pytest.raises(BadInputError, match=r"no run was started here for 0\.01 s; start its fetcher"):
+        wait_for_config(tmp_path, [])  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="unknown configuration key 'sed'"):
+        wait_for_config(tmp_path, [], assignments=["sed=3"])  # type: ignore[arg-type]
+    assert wait_for_config(tmp_path, ["stop"]) is None  # type: ignore[arg-type]
+    store_config(tmp_path, Config(seed=5))
+    assert wait_for_config(tmp_path, []) == Config(seed=5)  # type: ignore[arg-type]
 
 
 def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> None:
@@ -270,10 +193,10 @@ def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> Non
     assert told("likelihood", ICESTREAM_TRAINER__WGAN__CRITIC_STEPS="3") == [unused]
     assert told("likelihood", assignments=["trainer.log_every=3", "trainer.validation.every=5"]) == []
 
-    plain = CONFIGS / "wgan-gp.toml"
-    other = f"{plain}: made for the model wgan, but the model likelihood was asked for and is trained"
-    assert told("likelihood", plain) == [other]
-    assert told("wgan", plain) == []
+    of_wgan = toml_file(tmp_path, '[trainer]\nmodel = "wgan"\n[trainer.wgan]\ncritic_steps = 5\n')
+    other = f"{of_wgan}: made for the model wgan, but the model likelihood was asked for and is trained"
+    assert told("likelihood", of_wgan) == [other]
+    assert told("wgan", of_wgan) == []
     both = toml_file(tmp_path, "[trainer.wgan]\ncritic_steps = 3\n[trainer.likelihood]\nschedule_steps = 9\n")
     assert told("likelihood", both) == told("wgan", both) == []
 
@@ -314,27 +237,11 @@ def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
     assert json.loads(last.own_json())["stream"] == json.loads(config.own_json())["stream"]
 
 
-def test_a_run_without_shards_is_its_own_only_shard() -> None:
+def test_a_run_without_shards_is_its_own_only_shard_and_a_process_of_others_has_to_say_its_shard() -> None:
     config = Config()
-    assert config.of_shard(None) is config
-    assert config.of_shard(0) is config
+    assert config.of_shard(None) is config.of_shard(0) is config
     with pytest.raises(BadInputError, match=r"stream\.shards = 1: a fetcher or decoder needs no --shard"):
         config.of_shard(1)
-
-
-@pytest.mark.parametrize("shard", [None, 4])
-def test_a_process_of_a_sharded_run_has_to_say_its_shard(shard: int | None) -> None:
-    with pytest.raises(BadInputError, match=r"stream\.shards = 4: .* needs --shard 0 to --shard 3"):
-        sharded().of_shard(shard)
-
-
-@pytest.mark.parametrize("key", ["transport__listen", "transport__connect"])
-def test_shards_over_tcp_are_refused(key: str) -> None:
-    with pytest.raises(BadInputError, match=r"stream\.shards = 4: .* can't be used with it; use stream\.shards=1"):
-        sharded(**{key: "tcp://127.0.0.1:5570"})
-
-
-def test_a_run_that_was_stored_with_lanes_may_begin_a_new_plan() -> None:
-    assert load_config({"stream": {"lanes": 4, "batch_events": 77}}, environment=NOTHING).stream.batch_events == 77
-    with pytest.raises(BadInputError, match=r"stream\.lanes is gone: all trainers of a shard share one stream"):
-        load_config({}, assignments=["stream.lanes=4"], environment=NOTHING)
+    for shard in (None, 4):
+        with pytest.raises(BadInputError, match=r"stream\.shards = 4: .* needs --shard 0 to --shard 3"):
+            sharded().of_shard(shard)

@@ -1,6 +1,9 @@
+"""Units as decoded: their events, derived columns, what is set aside, bad parts and bad events."""
+
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from decoded_files import planned
+from decoded_files import decoded, planned
+from derived_columns import DERIVED, charges_of, write_derived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, make_events, make_table, write_events
@@ -17,12 +21,10 @@ from pyarrow import parquet as pq
 
 from common.config import SourceConfig, StreamConfig
 from common.files.parquet.reader import ParquetReader
-from common.held_out import is_held_out
-from common.messages import Layout, Part, Tally, Unit
-from common.ragged import SlotMismatch, content_digest, unit_arrays
-from common.schema import EventSchema
-from common.streams import Stream, generator
-from common.unit_arrays import UnitArrays
+from common.messages import Part, Tally, Unit
+from common.plan import Stream, generator, is_held_out
+from common.schema import EventSchema, ValueRule
+from common.unit_arrays import SlotMismatch, UnitArrays, content_digest, slot_bytes_needed, unit_arrays
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 
@@ -147,7 +149,7 @@ def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("damaged", range(3))
+@pytest.mark.parametrize("damaged", [0, 2])
 def test_a_unit_of_which_a_part_is_damaged_between_two_decodings_has_another_content(
     tmp_path: Path, shuffle: bool, damaged: int
 ) -> None:
@@ -161,18 +163,6 @@ def test_a_unit_of_which_a_part_is_damaged_between_two_decodings_has_another_con
         if len(digests) == 2:
             (tmp_path / f"{damaged}.parquet").write_bytes(b"rotten")
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_the_order_of_the_events_depends_on_epoch_and_unit(tmp_path: Path) -> None:
-    content = [make_events([1] * 30)]
-    orders = []
-    with decoder(tmp_path, stream_of()) as decode:
-        for k, epoch in [(3, 0), (3, 1), (4, 0)]:
-            slot = new_slot()
-            layout, _ = decode(unit_of(tmp_path, content, k=k, epoch=epoch), slot)
-            orders.append(unit_arrays(slot, MUONS, layout).event_columns["source_row"][:, 0].tolist())
-    assert all(sorted(order) == list(range(30)) for order in orders)
-    assert len({tuple(order) for order in orders}) == 3
 
 
 def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
@@ -265,20 +255,6 @@ def test_a_part_with_more_particles_than_its_footer_promised_is_quarantined_alon
     assert tally.bad[0].reason.endswith("1.parquet: row group 0 has 14 particles; its footer promised at most 13")
 
 
-def test_a_unit_of_bad_parts_only_is_empty(tmp_path: Path) -> None:
-    unit = unit_of(tmp_path, [make_events([1] * 3)])
-    (tmp_path / "0.parquet").write_bytes(b"rotten")
-    with decoder(tmp_path, stream_of()) as decode:
-        layout, tally = decode(unit, new_slot())
-    assert layout == Layout(0, 0, 0)
-    assert (tally.rows_read, tally.quarantined) == (3, 3)
-
-
-def test_a_unit_without_parts_is_empty(tmp_path: Path) -> None:
-    with decoder(tmp_path, stream_of()) as decode:
-        assert decode(Unit(0, 0, 0, 0, ()), new_slot()) == (Layout(0, 0, 0), Tally())
-
-
 def test_the_rows_of_a_span_are_counted_in_the_file(tmp_path: Path) -> None:
     events = make_events([1, 2, 0, 3, 1])
     path = write_events(tmp_path / "f.parquet", events)
@@ -335,14 +311,6 @@ def test_values_that_can_t_be_are_told_with_counts_and_read_all_the_same(tmp_pat
     assert "primary.zenith_rad lie outside of 0 to 3.14159, the first is 57.5" in tally.outside_values
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_particles_that_can_t_be_are_told_whether_shuffled_or_not(tmp_path: Path, shuffle: bool) -> None:
-    far = [replace(event, muons=tuple((1.0, 3e5, 0.0) for _ in event.muons)) for event in make_events([1, 2])]
-    with decoder(tmp_path, stream_of(shuffle=shuffle)) as decode:
-        _, tally = decode(unit_of(tmp_path, [make_events([1]), far]), new_slot())
-    assert "3 of 4 of muons.x_m lie outside of -100000 to 100000, the first is 300000" in tally.outside_values
-
-
 def test_the_order_of_events_depends_on_the_shard_where_there_are_several(tmp_path: Path) -> None:
     unit = unit_of(tmp_path, [make_events([0] * 40)])
     orders = []
@@ -360,3 +328,88 @@ def test_the_order_of_events_depends_on_the_shard_where_there_are_several(tmp_pa
         orders.append(rows)
     assert orders[0] == orders[1]
     assert len({tuple(order) for order in orders}) == 3
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_derived_columns_are_filled_of_the_events_in_the_order_of_the_slot(tmp_path: Path, shuffle: bool) -> None:
+    stream = StreamConfig(shuffle=shuffle, batch_events=8, unit_events=25, slot_mib=1, max_particles_per_event=2)
+    paths = [write_derived(tmp_path / f"{first}.parquet", range(first, first + 50)) for first in (0, 100)]
+    ids: list[int] = []
+    for unit in decoded(planned(paths, DERIVED, stream), DERIVED, stream, tmp_path):
+        arrays = unit.arrays
+        assert slot_bytes_needed(DERIVED, unit.layout) <= stream.slot_bytes
+        for e, number in enumerate(arrays.event_columns["number"][:, 0].tolist()):
+            mine = slice(*arrays.offsets[e : e + 2].tolist())
+            charges = charges_of(number)
+            assert arrays.particle_columns["hits"][mine, 0].tolist() == charges
+            assert arrays.event_columns["total"][e, 0] == 2 * sum(charges)
+            assert arrays.particle_columns["opens"][mine, 0].tolist() == [i == 0 for i in range(len(charges))]
+            ids.append(number)
+    assert (ids == sorted(ids)) != shuffle
+    assert sorted(ids) == [one for one in (*range(50), *range(100, 150)) if one % 4 < 3], "all but the outliers"
+
+
+def test_a_physical_range_of_a_derived_column_is_left_to_who_derives_it(tmp_path: Path) -> None:
+    schema = replace(DERIVED, physical=(ValueRule("total", 0, minimum=0.0, maximum=1.0),))
+    stream = StreamConfig(batch_events=8, unit_events=25, slot_mib=1)
+    path = write_derived(tmp_path / "0.parquet", range(30))
+    assert sum(unit.layout.events for unit in decoded(planned([path], schema, stream), schema, stream, tmp_path)) == 30
+
+
+STREAM = StreamConfig(batch_events=64, slot_mib=1)
+
+IDS_IN_LIST = SourceConfig(
+    fields={"primary": ["primary_major_id", "primary_minor_id", "energy_gev", "zenith_rad", "mass_a", "depth_m"]}
+)
+
+
+@pytest.mark.parametrize(
+    "bad", [[7.0, 3.0, 1e5, 0.5, 1.0], [7.0, 3.0, None, 0.5, 1.0, 1500.0], [7.0, math.nan] + 4 * [1.0]]
+)
+def test_a_bad_list_leaves_the_ids_of_the_others_which_stay_held_out(tmp_path: Path, bad: list[float]) -> None:
+    def ids(primaries: list[list[float]]) -> set[tuple[int, ...]]:
+        path = tmp_path / "a.parquet"
+        muons = pa.array([[[10.0, 1.0, 2.0]]] * len(primaries), pa.list_(pa.list_(pa.float32())))
+        pq.write_table(pa.table({"primary": pa.array(primaries, pa.list_(pa.float64())), "muons": muons}), path)
+        workload, stream = MUONS.stored_as(IDS_IN_LIST), STREAM.model_copy(update={"held_out": 0.2})
+        (unit,) = decoded(planned([path], workload, stream), workload, stream, tmp_path)
+        assert unit.tally.quarantined == 0
+        return set(map(tuple, unit.arrays.event_columns["primary_id"].tolist()))
+
+    good = [[7.0, float(number), 1e5, 0.5, 1.0, 1500.0] for number in range(60)]
+    assert 1 < len(ids(good)) < 60
+    assert ids([*good[:3], bad, *good[4:]]) == ids(good) - {(7, 3)}
+
+
+def test_invalid_events_of_files_with_numbers_of_different_types_are_stored_as_they_are(tmp_path: Path) -> None:
+    big = 2**63 + 5
+    paths = []
+    for number, (kind, first, energy) in enumerate(((pa.uint64(), big, pa.float64()), (pa.int64(), -5, pa.int32()))):
+        paths.append(tmp_path / f"{number}.parquet")
+        energies = [-1.0, *19 * [1e5]]
+        columns = {
+            "primary_major_id": pa.array([max(first, 0)] * 20, pa.uint64() if first > 0 else pa.int64()),
+            "primary_minor_id": pa.array(range(20), kind),
+            "energy": pa.array(energies, pa.float64()).cast(energy),
+            "zenith": pa.array([0.5] * 20),
+            "mass": pa.array([1.0] * 20),
+            "depth": pa.array([1500.0] * 20),
+            "muons": pa.array([[[10.0, 1.0, 2.0]]] * 20, pa.list_(pa.list_(pa.float32()))),
+        }
+        pq.write_table(pa.table(columns), paths[-1])
+    workload = MUONS.stored_as(SourceConfig(columns={"primary": ["energy", "zenith", "mass", "depth"]}))
+    (unit,) = decoded(planned(paths, workload, STREAM), workload, STREAM, tmp_path)
+    assert (unit.tally.invalid, unit.layout.events) == (2, 38)
+    stored = [pq.read_table(path) for path in (tmp_path / "invalid").iterdir()]
+    assert sorted(table["primary_major_id"][0].as_py() for table in stored) == [0, big]
+    assert {str(table["energy"].type) for table in stored} == {"double", "int32"}
+
+
+def test_lists_of_another_fixed_size_behind_rows_without_any_are_invalid_and_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    muons = pa.array([[]] * 70 + [[[1.0, 2.0, 3.0, 4.0]]] * 2, pa.list_(pa.list_(pa.float32(), 4)))
+    columns = {name: pa.array(range(72), pa.uint64()) for name in ("primary_major_id", "primary_minor_id")}
+    columns["primary"] = pa.array([[1e5, 0.5, 1.0, 1500.0]] * 72, pa.list_(pa.float32()))
+    pq.write_table(pa.table({**columns, "muons": muons}), path)
+    (unit,) = decoded(planned([path], MUONS, STREAM), MUONS, STREAM, tmp_path)
+    assert (unit.tally.quarantined, unit.tally.invalid) == (0, 2)

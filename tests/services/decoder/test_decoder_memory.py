@@ -13,13 +13,13 @@ from decoded_files import planned
 from muon_files import make_events, write_events
 from native_layers import both_ways
 
-from common import own_memory
-from common.bounds import outlier_share
+from common import memory as own_memory
 from common.config import MIB, StreamConfig
+from common.errors import MachineError
 from common.files.by_content import ContentReader
-from common.input_errors import MachineError
+from common.memory import asked_for_too_much, free_heap, limit_memory
 from common.messages import Part, Unit
-from common.own_memory import asked_for_too_much, free_heap, limit_memory
+from common.plan import outlier_share
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 

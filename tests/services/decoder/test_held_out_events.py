@@ -13,11 +13,11 @@ from muon_files import make_event, make_table, write_events
 
 from common.config import SourceConfig, StreamConfig
 from common.files.parquet.reader import ParquetReader
-from common.held_out import Which, is_held_out
 from common.messages import Layout, Part, Tally, Unit
-from common.ragged import unit_arrays
+from common.plan import Which, is_held_out
 from common.schema import EventSchema
 from common.status import OUTLIER_FOLDER
+from common.unit_arrays import unit_arrays
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 

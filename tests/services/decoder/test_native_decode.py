@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from decoded_files import decoded, planned
-from hdf5_files import write_hdf5
 from muon_files import Event, make_table
 from native_layers import compiled, files_in_cpp
 
 from common.config import StreamConfig
-from common.files.native import FILES
+from common.files.rows import FILES
 from workloads.muons.columns import MUONS
 
 pytestmark = pytest.mark.process  # a compiler
@@ -45,13 +44,11 @@ class Spied:
         return getattr(self._library, name)
 
 
-READ = {"parquet": {"parse_page_header", "declared_size", "read_page"}, "h5": {"read_flat_rows"}}
+READ = {"parquet": {"parse_page_header", "declared_size", "read_page"}}
 
 
-@pytest.mark.parametrize("kind", ["parquet", "dictionary", "h5"])
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("particles", [0, 30])
-@pytest.mark.parametrize("held_out", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["parquet", "dictionary"])
+@pytest.mark.parametrize(("shuffle", "particles", "held_out"), [(False, 0, 0.0), (True, 30, 0.0), (True, 0, 0.3)])
 def test_a_unit_has_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shuffle: bool, particles: int, held_out: float
 ) -> None:
@@ -68,11 +65,8 @@ def test_a_unit_has_the_same_bytes(
     paths = []
     for i in range(3):
         events, path = random_events(700, 1000 * i), tmp_path / f"{i}.{kind}"
-        if kind == "h5":
-            write_hdf5(path, events)
-        else:
-            options: dict[str, Any] = {"use_dictionary": kind == "dictionary", "row_group_size": 150}
-            pq.write_table(make_table(events), path, data_page_size=900, **options)
+        options: dict[str, Any] = {"use_dictionary": kind == "dictionary", "row_group_size": 150}
+        pq.write_table(make_table(events), path, data_page_size=900, **options)
         paths.append(path)
     units, run_dir = planned(paths, MUONS, stream), tmp_path / "run"
     outcomes = []

@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from muon_files import make_events, write_events
 
-from common.attempt import OutdatedAttemptError, begin_attempt
 from common.config import StreamConfig
-from common.files.footers import read_footer
+from common.files.by_content import read_footer
 from common.files.parquet.reader import ParquetReader
+from common.locks import OutdatedAttemptError, begin_attempt
 from common.messages import Part, Source, Tally, Unit
 from common.plan import SlotCapacity
 from common.status import OUTLIER_FOLDER
@@ -71,16 +69,6 @@ def test_a_decoder_of_an_older_attempt_publishes_none(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_rows_are_counted_in_the_file_even_for_a_span(tmp_path: Path) -> None:
-    decode(tmp_path, unit_of(tmp_path, first_row=3))
-    assert pq.read_table(outlier_path(tmp_path, 7))["source_row"].to_pylist() == [54]
-
-
-def test_a_local_file_is_told_by_its_path(tmp_path: Path) -> None:
-    decode(tmp_path, unit_of(tmp_path))
-    assert pq.read_table(outlier_path(tmp_path, 7))["source_file"][0].as_py() == str(tmp_path / "f.parquet")
-
-
 def test_outliers_can_be_an_input_again(tmp_path: Path) -> None:
     decode(tmp_path, unit_of(tmp_path))
     stream = STREAM.model_copy(update={"max_particles_per_event": 50})
@@ -94,25 +82,9 @@ def test_outliers_can_be_an_input_again(tmp_path: Path) -> None:
     assert rows.event_columns["primary_id"][:, 0].tolist() == [1, 4]
 
 
-def test_decoding_again_replaces_the_file(tmp_path: Path) -> None:
-    unit = unit_of(tmp_path)
-    decode(tmp_path, unit)
-    path = outlier_path(tmp_path, 7)
-    first = path.read_bytes()
-    path.write_bytes(b"half a file")
-    decode(tmp_path, unit)
-    assert path.read_bytes() == first
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
 def test_later_epochs_count_outliers_and_write_none(tmp_path: Path) -> None:
     assert decode(tmp_path, unit_of(tmp_path, epoch=1)).outliers == 2
     assert not outlier_path(tmp_path, 7).exists()
-
-
-def test_a_unit_without_outliers_writes_no_file(tmp_path: Path) -> None:
-    assert decode(tmp_path, unit_of(tmp_path, first_row=5)).outliers == 0
-    assert not (tmp_path / "outliers").exists()
 
 
 def test_another_plan_or_other_inputs_leave_the_outliers_of_the_first_alone(tmp_path: Path) -> None:
@@ -125,17 +97,3 @@ def test_another_plan_or_other_inputs_leave_the_outliers_of_the_first_alone(tmp_
     paths = list((tmp_path / OUTLIER_FOLDER).iterdir())
     assert len(paths) == 3, "decoding a unit of the same plan again replaces its file"
     assert all(pq.read_metadata(path).num_rows == 2 for path in paths)
-
-
-def test_an_outlier_file_that_can_not_be_written_leaves_no_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(table: object, where: pa.NativeFile, **options: object) -> None:
-        where.write(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    unit = Unit(7, 0, 0, 0, (Part(0, str(write_events(tmp_path / "f.parquet", EVENTS)), 0, 0, 6, 1 << 10, 0),))
-    monkeypatch.setattr("services.decoder.outliers.pq.write_table", full)
-    with pytest.raises(OSError, match="No space left"):
-        decode(tmp_path, unit)
-    assert list((tmp_path / OUTLIER_FOLDER).iterdir()) == []

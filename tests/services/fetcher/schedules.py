@@ -15,7 +15,7 @@ import time
 import click
 from simulated_run import SimulatedRun
 
-_TRANSITIONS = logging.getLogger("services.fetcher.dispatcher")
+_TRANSITIONS = logging.getLogger("services.fetcher")
 _TELL_EVERY = 10_000
 
 

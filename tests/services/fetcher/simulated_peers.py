@@ -1,6 +1,6 @@
 """Peers of a simulated run: decoders and trainers as small models with a queue in both directions.
 
-A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units as the
+A trainer is what services/trainer/feed.py makes of it: it asks for as many units as the
 feed does, takes every microbatch of the batch and reads its own, and now and then finds that a slot does not hold what
 was delivered.
 """

@@ -19,23 +19,17 @@ from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
-from simulated_faults import inject_fault
-from simulated_peers import EVENTS, PLAN, Checkpoint, Decoder, Memory, Trainer
+from invariants import check_invariants
+from simulated_peers import EVENTS, FILLED, PLAN, Checkpoint, Decoder, Memory, Trainer
 
 from common import messages as m
-from services.fetcher.dispatcher import (
-    Action,
-    Dispatcher,
-    EndRun,
-    Evict,
-    Fence,
-    Quarantine,
-    Replan,
-    Restage,
-    Send,
-    State,
-)
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Restage, Send
+from services.fetcher.dispatcher_state import State
 
+FAULTS = (
+    *("kill", "hang", "hang", "stop", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish"),
+    *("pause trainer", "pause fetcher", "pause fetcher", "pause all"),
+)
 UNITS_PER_BLOCK = 3
 STALL_TIMEOUT_S = 20.0
 MAX_STEPS = 30_000
@@ -110,10 +104,9 @@ class SimulatedRun:
         return min(self.prefetch_units, self.slots)  # as ShardLink does
 
     def _picture(self) -> str:
-        first = self.dispatcher.places.first_k
         parts = (self.dispatcher.units, self.dispatcher.decoders, self.dispatcher.places, self.dispatcher.failures)
         state = [{name: value for name, value in vars(part).items() if name != "planned"} for part in parts]
-        return "\n".join([*map(str, state), *self.dispatcher.story(first)])
+        return "\n".join(map(str, state))
 
     # ------------------------------------------------------------ events
 
@@ -187,7 +180,7 @@ class SimulatedRun:
             for former in self.dispatcher.trainers:
                 if former not in self.trainers:
                     self.act(self.dispatcher.supersede(former))
-        self.act(self.dispatcher.handle(name, message, self.now_s))
+        self.act(self.dispatcher.handle(name, message))
 
     def _hear_of_the_dead(self) -> None:
         """One of its last messages, in order, or its death."""
@@ -227,13 +220,13 @@ class SimulatedRun:
                     self.done = True
                 case Quarantine():
                     self.was_skipped = True
-        self.dispatcher.validate()
+        check_invariants(self.dispatcher)
 
     def _fence(self, name: str) -> None:
         silent_s = self.awake_s - self.heard_s[name]
         assert silent_s > STALL_TIMEOUT_S - (1 + self.pauses) * TICK_S, f"{name} is fenced after {silent_s} s"
         decoder, chance = self.decoders.get(name), self.rng.random()
-        blamed = self.dispatcher.failures.counts
+        blamed = dict(self.dispatcher.failures.counts)
         if decoder is not None and decoder.stopped:
             self.dispatcher.excuse(name)
         if decoder is None:
@@ -377,3 +370,57 @@ class SimulatedRun:
             trainer.connection_lost()
             trainer.name = self._name("t")
             self.trainers[trainer.name] = trainer
+
+
+# -------------------------------------------------------------- faults
+
+
+def inject_fault(run: SimulatedRun) -> None:
+    """One fault of a random kind, if it finds a victim."""
+    rng = run.rng
+    names = list(run.decoders)
+    kind = rng.choice(FAULTS)
+    if kind == "trainer" and run.trainers:
+        for one in list(run.trainers):  # the others can't go on without it
+            run.kill(one)
+    elif kind == "fetcher" and rng.random() < 0.5:
+        run.kill_fetcher()
+    elif kind == "rubbish":
+        _send_rubbish(run)
+    elif kind in ("pause fetcher", "pause all"):
+        run.now_s += rng.uniform(1.0, 300.0)
+        run.pauses += 1
+        run.asleep = rng.randint(0, 60) if kind == "pause fetcher" else 0
+    elif kind == "pause trainer" and run.trainers:
+        rng.choice(list(run.trainers.values())).paused = rng.randint(1, 40)
+    elif kind == "retire":
+        run.act(run.dispatcher.retire())
+    elif names:
+        name = rng.choice(names)
+        if kind == "kill":
+            run.kill(name)
+        elif kind == "leave" and not run.decoders[name].hung and run.decoders[name].writing is None:
+            run.leave(name)
+        elif not run.decoders[name].undead:
+            run.decoders[name].hung = kind in ("hang", "stop")
+            run.decoders[name].stopped = kind == "stop"
+
+
+def _send_rubbish(run: SimulatedRun) -> None:
+    """A message that nobody should have sent: from a stranger, or from a peer of another part, or out of date."""
+    rng = run.rng
+    k, lease = rng.randint(0, run.num_units), rng.randint(0, 9)
+    name = rng.choice(["nobody", *run.decoders, *run.trainers])
+    for_trainers = (m.Want(2), m.Release(k), m.Committed(m.Cursor()), m.Finished())
+    for_decoders = (m.Done(k, lease, FILLED, m.Tally(rows_read=EVENTS)), m.Failed(k, lease, "?"), m.Bye(), m.Beat())
+    if name in run.trainers:  # of which a Bye would be meant
+        messages = tuple(message for message in for_decoders if not isinstance(message, m.Bye))
+    elif name in run.decoders:
+        messages = for_trainers
+    else:
+        messages = (*for_trainers, *for_decoders)
+    run.act(run.dispatcher.handle(name, rng.choice(messages)))
+    if run.dispatcher.trainers:  # whoever else wants their places is told so, and changes nothing
+        (refused,) = run.dispatcher.handle("second", m.Attach(99, 100, PLAN, m.Cursor()))
+        assert isinstance(refused, Send)
+        assert isinstance(refused.message, m.Refuse)

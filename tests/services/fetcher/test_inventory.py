@@ -1,20 +1,57 @@
-"""The inventory that grows range by range, and trainers that wait for it."""
+"""Ranges: what is listed when, what is left out, the inventory made of them, trainers that wait for it."""
 
 from __future__ import annotations
 
-import random
+import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from muon_files import make_events, write_events
 
 from common import messages as m
 from common.config import StreamConfig
+from common.errors import BadInputError, IcestreamError, TransientError
+from common.files.inputs import NothingFound
+from common.files.remotes import Remotes
 from common.plan import Blocks, SourceFile
-from services.fetcher.inventory.claims import PendingTrainers
-from services.fetcher.inventory.inventory import Inventory
-from services.fetcher.inventory.ledger import LEDGER_FILE, CommittedPlace, Ledger
-from services.fetcher.inventory.ranges import make_ranges
+from services.config.root import Config
+from services.config.settings import FetcherConfig, InputRange, make_ranges
+from services.fetcher.inventory import (
+    Inventory,
+    Lister,
+    PendingTrainers,
+    RangeListing,
+    list_range,
+    read_done,
+    without_done,
+)
+from services.fetcher.ledger import LEDGER_FILE, CommittedPlace, Ledger
+
+
+def test_ranges_are_put_in_for_the_placeholder() -> None:
+    assert make_ranges(["pelican://h/a/{range}/*.parquet", "/b/{range}"], "0:2000:1000") == [
+        InputRange("0000000-0000999", ("pelican://h/a/0000000-0000999/*.parquet", "/b/0000000-0000999")),
+        InputRange("0001000-0001999", ("pelican://h/a/0001000-0001999/*.parquet", "/b/0001000-0001999")),
+        InputRange("0002000-0002999", ("pelican://h/a/0002000-0002999/*.parquet", "/b/0002000-0002999")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["1000", "0:5", "a:b:c", "5:0:1", "0:5:0", "0:9999999:1", "-1:5:1", "0:5:1:2", "0:5:٣"]
+)
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"FIRST:LAST:STEP|at most"):
+        FetcherConfig(ranges=text)
+
+
+def test_a_template_without_ranges_and_ranges_without_a_template_are_refused() -> None:
+    with pytest.raises(BadInputError, match=r"a/\{range\}: .* needs --ranges"):
+        make_ranges(["a/{range}"], "")
+    with pytest.raises(BadInputError, match=r"^b: .*template"):
+        make_ranges(["a/{range}", "b"], "0:1:1")
+
 
 STREAM = StreamConfig(block_files=3)
 RANGES = make_ranges(["a/{range}"], "0:3:1")
@@ -75,20 +112,15 @@ def test_what_is_known_does_not_change_when_the_next_range_comes(opened: Open) -
     source = inventory.source_of(2)
     assert not blocks.is_known(3)
     assert blocks.end is None
+    again = opened()  # a restart
+    assert (again.num_known, again.num_files, again.next_range) == (1, 7, RANGES[1])
+    assert list(again.staged_bytes) == list(inventory.staged_bytes)
+    assert again.source_of(2) == source
     fill(inventory)
     assert [blocks.files(block) for block in range(3)] == before
     assert inventory.source_of(2) == source
     assert blocks.is_known(13)
     assert not blocks.is_known(14)
-
-
-def test_a_restart_finds_the_ranges_that_were_listed(opened: Open) -> None:
-    inventory = opened()
-    fill(inventory, 3)
-    again = opened()
-    assert (again.num_known, again.num_files, again.next_range) == (3, 11, RANGES[3])
-    assert list(again.staged_bytes) == list(inventory.staged_bytes)
-    assert again.source_of(4) == inventory.source_of(4)
 
 
 def test_more_ranges_may_follow_in_the_first_epoch_but_not_later(opened: Open) -> None:
@@ -125,12 +157,6 @@ def attach(source: m.Source) -> m.Attach:
     return m.Attach(0, 1, "ab" * 16, m.Cursor(), source=source)
 
 
-def test_a_new_trainer_need_not_wait(opened: Open) -> None:
-    claims = PendingTrainers(opened())
-    assert claims.pass_on("t", attach(m.Source())) == [attach(m.Source())]
-    assert claims.pass_on("t", m.Want(1)) == [m.Want(1)]
-
-
 def test_a_trainer_waits_with_all_that_it_says_until_its_ranges_are_known(opened: Open) -> None:
     known = opened(folder="known")
     fill(known)
@@ -149,21 +175,12 @@ def test_a_trainer_waits_with_all_that_it_says_until_its_ranges_are_known(opened
     assert claims.ranges_wanted == 0
     assert claims.pass_on("t", m.Want(1)) == [m.Want(1)]
 
-
-def test_a_trainer_that_talks_without_end_while_it_waits_takes_little_memory(opened: Open) -> None:
-    known = opened(folder="known")
-    fill(known)
-    inventory = opened()
-    claims = PendingTrainers(inventory)
-    claim = attach(known.source_of(4))
-    claims.pass_on("t", claim)
+    claims.pass_on("t", attach(m.Source(9, "ab")))
     for _ in range(5000):
         claims.pass_on("t", m.Want(1))
-    fill(inventory)
-    passed, refused = claims.settle()
-    assert refused == []
-    assert passed[0] == ("t", claim)
-    assert 2 < len(passed) < 100
+    assert len(claims._held["t"]) < 100, "one that talks without end takes little memory"
+    claims.forget("t")  # it died
+    assert claims.ranges_wanted == 0
 
 
 def test_a_trainer_of_other_files_is_refused_and_may_begin_anew(opened: Open) -> None:
@@ -178,31 +195,170 @@ def test_a_trainer_of_other_files_is_refused_and_may_begin_anew(opened: Open) ->
     assert claims.pass_on("t", attach(m.Source())) == [attach(m.Source())]
 
 
-def test_a_trainer_that_claims_what_no_inventory_has_is_refused(opened: Open) -> None:
-    inventory = opened()
-    fill(inventory)
-    claims = PendingTrainers(inventory)
-    assert claims.pass_on("t", attach(m.Source(2**40, "ab"))) == []
-    assert claims.settle() == ([], ["t"])
+def listing(path: Path, names: object) -> Path:
+    path.write_text(json.dumps({"epoch": 0, "processed_files": names}))
+    return path
 
 
-def test_a_trainer_that_dies_while_it_waits_is_forgotten(opened: Open) -> None:
-    claims = PendingTrainers(opened())
-    claims.pass_on("t", attach(m.Source(1, "ab")))
-    claims.forget("t")
-    assert claims.ranges_wanted == 0
-    assert claims.settle() == ([], [])
+def test_a_url_is_that_of_the_list_whatever_its_token_and_its_slashes(tmp_path: Path) -> None:
+    files = [SourceFile(f"pelican://osg-htc.org/data/{i}.parquet", 1) for i in range(3)]
+    old = ["pelican://osg-htc.org//data/0.parquet", "pelican://osg-htc.org/data/2.parquet", "pelican://osg-htc.org/x"]
+    found = without_done(files, read_done(listing(tmp_path / "done.json", old)))
+    assert (found.files, found.left_out, found.unknown) == ([files[1]], 2, ("pelican://osg-htc.org/x",))
 
 
-def test_ranges_of_random_sizes_give_every_file_once_an_epoch() -> None:
-    for seed in range(50):
-        rng = random.Random(seed)
-        sizes = [rng.choice((0, 1, 2, 5, 9)) for _ in range(rng.randint(1, 6))]
-        epochs = rng.randint(1, 3)
-        blocks = Blocks.of_ranges(len(sizes), STREAM, seed, epochs)
-        for size in sizes:
-            blocks.append(size)
-        assert blocks.end == epochs * sum(-(-size // 3) for size in sizes)
-        for epoch in range(epochs):
-            numbers = range(epoch * blocks.per_epoch, (epoch + 1) * blocks.per_epoch)
-            assert sorted(file for block in numbers for file in blocks.files(block)) == list(range(sum(sizes)))
+def test_with_ranges_only_names_in_the_folder_of_a_range_are_said(tmp_path: Path) -> None:
+    files = [SourceFile("pelican://h/0000000-0000999/a.parquet", 1)]
+    names = read_done(listing(tmp_path / "done.json", [f"pelican://h/000{i}000-000{i}999/b.parquet" for i in range(3)]))
+    assert without_done(files, names, "0000000-0000999").unknown == ("pelican://h/0000000-0000999/b.parquet",)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"processed_files": [1]}', '{"processed": []}', "null", "[" * 100_000])
+def test_a_list_of_another_form_is_refused_with_the_form_that_is_expected(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "done.json"
+    path.write_text(content)
+    with pytest.raises(BadInputError, match=r'--done .*done.json: .*expected \{"processed_files": \[names\]\}'):
+        read_done(path)
+    with pytest.raises(BadInputError, match=r"--done .*: No such file"):
+        read_done(tmp_path / "none.json")
+
+
+def test_a_fetcher_lists_what_is_left_and_logs_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for i in range(3):
+        write_events(tmp_path / f"{i}.parquet", make_events([1]))
+    done = listing(tmp_path / "training_checkpoint.json", ["0.parquet", str(tmp_path / "2.parquet"), "7.parquet"])
+    with Remotes(Config().remote_access()) as remotes, caplog.at_level(logging.INFO):
+        files = list_range(InputRange("", (str(tmp_path),), done), remotes)
+        assert [file.url for file in files] == [str(tmp_path / "1.parquet")]
+        assert "2 files left out" in caplog.text
+        assert "7.parquet" in caplog.text
+        listing(done, [f"{i}.parquet" for i in range(3)])
+        with pytest.raises(BadInputError, match=r"all 3 files of the inputs are in .*: nothing is left to train on"):
+            list_range(InputRange("", (str(tmp_path),), done), remotes)
+        assert list_range(InputRange("range", (str(tmp_path),), done), remotes) == []
+
+
+LISTED_RANGES = make_ranges(["x/{range}"], "0:4:1")
+
+
+class FakeLister:
+    """Lists at once, what it was given."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[SourceFile] | IcestreamError] = {}
+        self.begun: list[str] = []
+        self._outcome: list[SourceFile] | IcestreamError | None = None
+        self.busy = False
+
+    def begin(self, one: InputRange) -> None:
+        self.begun.append(one.name)
+        self._outcome = self.answers.get(one.name, [SourceFile(f"/x/{one.name}/{i}", 1) for i in range(4)])
+        self.busy = True
+
+    def collect(self) -> list[SourceFile] | IcestreamError | None:
+        outcome, self._outcome = self._outcome, None
+        self.busy = self.busy and outcome is None
+        return outcome
+
+
+@pytest.fixture
+def lister() -> FakeLister:
+    return FakeLister()
+
+
+Make = Callable[..., RangeListing]
+
+
+@pytest.fixture
+def make(tmp_path: Path, lister: FakeLister) -> Iterator[Make]:
+    ledger = Ledger(tmp_path / LEDGER_FILE)
+
+    def make_listing(ranges: list[InputRange] = LISTED_RANGES) -> RangeListing:
+        blocks = Blocks.of_ranges(len(ranges), StreamConfig(block_files=2), 0, 1)
+        inventory = Inventory(ledger, ranges, blocks)
+        return RangeListing(inventory, ledger, lister)  # type: ignore[arg-type]
+
+    yield make_listing
+    ledger.close()
+
+
+def turns(listing: RangeListing, times: int = 10, *, block: int = 0, now_s: float = 0.0, wanted: int = 0) -> None:
+    for _ in range(times):
+        listing.turn(now_s, block, 1, wanted)
+
+
+def test_one_range_beyond_the_one_in_training_is_listed(make: Make, lister: FakeLister) -> None:
+    listing = make()
+    turns(listing)
+    assert len(lister.begun) == 2
+    turns(listing, block=1)
+    assert len(lister.begun) == 2, "still in the first"
+    turns(listing, block=2)
+    assert len(lister.begun) == 3
+    turns(listing, wanted=4)
+    assert len(lister.begun) == 4, "a trainer waits for it"
+    turns(listing, block=9)
+    assert len(lister.begun) == 5
+
+
+def test_empty_ranges_are_skipped_and_the_next_are_listed(make: Make, lister: FakeLister) -> None:
+    for name in ("0000000-0000000", "0000002-0000002", "0000003-0000003"):
+        lister.answers[name] = NothingFound("no file matches")
+    listing = make()
+    turns(listing, 20)
+    assert lister.begun == [one.name for one in LISTED_RANGES]
+    assert listing.problem == ""
+    inputs = [InputRange("", ("x",))]
+    lister.answers[""] = NothingFound("x: no such file")
+    with pytest.raises(BadInputError, match="x: no such file"):  # an input without ranges is not skipped
+        turns(make(inputs))
+
+
+def test_no_file_in_any_range_is_an_error(make: Make, lister: FakeLister) -> None:
+    lister.answers = dict.fromkeys([one.name for one in LISTED_RANGES], NothingFound("empty"))
+    with pytest.raises(BadInputError, match="no range holds a file"):
+        turns(make(), 20)
+
+
+def test_the_first_failure_of_a_run_ends_it_at_once(make: Make, lister: FakeLister) -> None:
+    lister.answers["0000000-0000000"] = TransientError("the federation is away")
+    with pytest.raises(BadInputError, match="the federation is away"):
+        turns(make())
+
+
+def test_a_later_range_is_tried_again_with_growing_pauses_and_told(make: Make, lister: FakeLister) -> None:
+    lister.answers["0000001-0000001"] = TransientError("away")
+    listing = make()
+    turns(listing)
+    assert listing.problem == "range 0000001-0000001 can't be listed: away"
+    assert len(lister.begun) == 2
+    turns(listing, now_s=5.1)
+    assert len(lister.begun) == 3
+    turns(listing, now_s=10.1)
+    assert len(lister.begun) == 3, "the pause has doubled"
+    turns(listing, now_s=15.2)
+    assert len(lister.begun) == 4
+    del lister.answers["0000001-0000001"]
+    turns(listing, now_s=1000.0)
+    assert listing.problem == ""
+
+
+def test_a_lister_lists_in_its_thread_and_tells_errors() -> None:
+    import select
+
+    def expand(one: InputRange) -> list[SourceFile]:
+        if one.inputs == ("bad",):
+            raise TransientError("away")
+        return [SourceFile("a", 1)]
+
+    lister = Lister(expand)
+    try:
+        for inputs, expected in ((("good",), list), (("bad",), TransientError)):
+            lister.begin(InputRange("r", inputs))
+            assert lister.busy
+            assert select.select([lister.wake_fd], [], [], 20)[0]
+            assert isinstance(lister.collect(), expected)
+            assert not lister.busy
+        assert lister.collect() is None
+    finally:
+        lister.close()

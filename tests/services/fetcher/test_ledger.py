@@ -11,16 +11,9 @@ from click.testing import CliRunner
 from common.errors import BadInputError
 from common.messages import Quarantined
 from common.plan import Footer, RowGroup, SourceFile, Span
-from icestream.commands import fetcher as command
-from services.fetcher.inventory.ledger import (
-    LEDGER_FILE,
-    CommittedPlace,
-    DamagedLedger,
-    Ledger,
-    damage_named,
-    set_aside,
-)
-from services.fetcher.inventory.ranges import InputRange
+from icestream.commands import services as command
+from services.config.settings import InputRange
+from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, Ledger, damage_named, set_aside
 
 FILES = [
     SourceFile("/x/b", 2),
@@ -41,6 +34,8 @@ def test_the_inventory_of_a_range_stays_as_it_was_frozen(ledger: Ledger, tmp_pat
     assert ledger.use([X, Y]) == []
     frozen = ledger.freeze(X, FILES)
     assert ledger.frozen(X) == frozen
+    assert ledger.frozen(InputRange("", ("x",), tmp_path / "done.json")) is None, "a list makes it another inventory"
+    assert stat.S_IMODE((tmp_path / LEDGER_FILE).stat().st_mode) == 0o600
     assert (frozen.num_files, frozen.bytes, frozen.note) == (3, 1034, "")
     again = Ledger(tmp_path / LEDGER_FILE)
     assert again.use([X, Y]) == [frozen]
@@ -66,11 +61,6 @@ def test_files_are_numbered_over_the_ranges_in_use(ledger: Ledger) -> None:
     assert list(ledger.staged_bytes(frozen)) == [0], "a local file is used in place"
 
 
-def test_a_remote_file_takes_its_size_of_the_disk(ledger: Ledger) -> None:
-    ledger.use([X])
-    assert list(ledger.staged_bytes(ledger.freeze(X, FILES))) == [0, 0, 1031]
-
-
 def test_a_failure_is_forgotten_once_the_range_is_listed(ledger: Ledger) -> None:
     ledger.use([X])
     ledger.note_failure(X, 1, "away")
@@ -80,21 +70,18 @@ def test_a_failure_is_forgotten_once_the_range_is_listed(ledger: Ledger) -> None
     assert ledger.failure(X) is None
 
 
-def test_the_place_of_the_newest_checkpoint_is_known(ledger: Ledger) -> None:
-    assert ledger.place() is None
-    ledger.note_place(CommittedPlace(0, 1))
-    ledger.note_place(CommittedPlace(1, 0))
-    assert ledger.place() == CommittedPlace(1, 0)
-
-
-def test_a_footer_is_kept_with_its_spans(ledger: Ledger) -> None:
+def test_a_footer_is_kept_with_its_spans_for_its_settings(ledger: Ledger, tmp_path: Path) -> None:
     footer = Footer((RowGroup(5, 9), RowGroup(7, 80, (Span(0, 3, 40), Span(3, 4, 40)))))
     ledger.use([X])
-    ledger.freeze(X, FILES)
+    frozen = ledger.freeze(X, FILES)
     assert ledger.footer(2) is None
     ledger.keep_footer(2, footer)
     ledger.keep_footer(2, footer)
     assert ledger.footer(2) == footer
+    other = Ledger(tmp_path / LEDGER_FILE, "other settings")
+    assert other.use([X]) == [frozen]
+    assert other.footer(2) is None
+    other.close()
 
 
 def test_bad_files_are_counted_once_and_the_first_reason_stays(ledger: Ledger) -> None:
@@ -107,16 +94,6 @@ def test_bad_files_are_counted_once_and_the_first_reason_stays(ledger: Ledger) -
     assert ledger.num_bad_files() == 2
     assert ledger.whole_file(1) is None
     assert ledger.whole_file(2) == Quarantined(2, -1, 7, "whole")
-
-
-def test_the_ledger_is_the_owners_only(ledger: Ledger, tmp_path: Path) -> None:
-    assert stat.S_IMODE((tmp_path / LEDGER_FILE).stat().st_mode) == 0o600
-
-
-def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
-    (tmp_path / LEDGER_FILE).write_bytes(b"not a database, but long enough to be looked at" * 100)
-    with pytest.raises(BadInputError, match=rf"{LEDGER_FILE}: not a ledger"):
-        Ledger(tmp_path / LEDGER_FILE)
 
 
 def damaged_ledger(folder: Path, num_files: int = 2000) -> Path:
@@ -191,23 +168,13 @@ def test_the_fetcher_begins_anew_with_a_new_ledger_when_its_own_is_damaged(
             self.ledger.close()
 
     damaged_ledger(tmp_path)
-    monkeypatch.setattr(command, "FetcherService", FakeService)
+    monkeypatch.setattr("services.fetcher.service.FetcherService", FakeService)
     monkeypatch.setattr(command, "start_logging", lambda name: None)
     monkeypatch.setattr(command, "end_with_parent", lambda number: None)
     result = CliRunner().invoke(command.fetcher, ["--run-dir", str(tmp_path), "-i", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert served == [False, True]
     assert (tmp_path / f"{LEDGER_FILE}.damaged").exists()
-
-
-def test_a_footer_is_kept_for_the_settings_that_its_spans_were_cut_for(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.use([X])
-    frozen = ledger.freeze(X, FILES)
-    ledger.keep_footer(0, Footer((RowGroup(5, 9),)))
-    other = Ledger(tmp_path / LEDGER_FILE, "other settings")
-    assert other.use([X]) == [frozen]
-    assert other.footer(0) is None
-    other.close()
 
 
 def test_the_ledger_of_another_version_is_named(tmp_path: Path) -> None:

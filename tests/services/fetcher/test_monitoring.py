@@ -7,20 +7,16 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from federation.free_ports import free_port
 
-from common.status import Counters, FetcherStatus, GpuStatus, Hop, RunStatus, TrainerStatus
-from common.status_files import write_status
-from services.fetcher.exporter import Exporter
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, RunStatus, TrainerStatus, write_status
+from services.fetcher.monitor import Exporter
 
 MONITORING = Path(__file__).resolve().parents[3] / "configs/monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana/dashboards/icestream.json").read_text())
@@ -99,77 +95,6 @@ def program(name: str) -> str:
         assert os.environ.get("REQUIRE_PROMETHEUS") != "1", "REQUIRE_PROMETHEUS=1, and prometheus is not installed"
         pytest.skip(f"{name} is not installed (Debian: apt-get install prometheus)")
     return found
-
-
-class ScrapingPrometheus:
-    """A Prometheus with the provisioned configuration, which scrapes an exporter until closed."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        config = (MONITORING / "prometheus.yml").read_text().replace("fetcher:9464", target)
-        config = config.replace("scrape_interval: 5s", "scrape_interval: 200ms")
-        (folder / "prometheus.yml").write_text(config.replace("evaluation_interval: 15s", "evaluation_interval: 1s"))
-        (folder / "alerts.yml").write_text(ALERTS)
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self._log = folder / "prometheus.log"
-        command = [
-            program("prometheus"),
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.tsdb.path={folder / 'series'}",
-            f"--web.listen-address={self.url.removeprefix('http://')}",
-        ]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def ask(self, path: str, **arguments: str) -> Any:
-        """Data of an answer of the HTTP API; None while there is no answer."""
-        assert self._process.poll() is None, self._log.read_text()
-        try:
-            answer = json.loads(get(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"))
-        except urllib.error.HTTPError as error:
-            if error.code == 503:  # it is starting
-                return None
-            raise AssertionError(f"{arguments}: {error.read().decode()}") from None
-        except OSError:
-            return None
-        return answer["data"]
-
-    def wait_for(self, expression: str) -> list[dict[str, Any]]:
-        """Samples of an expression, as soon as there are any."""
-        end_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end_s:
-            data = self.ask("query", query=expression)
-            if data is not None and data["result"]:
-                return list(data["result"])
-            time.sleep(0.05)
-        raise AssertionError(f"no sample of {expression}\n{self._log.read_text()}")
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(PATIENCE_S)
-
-
-@pytest.fixture
-def prometheus(tmp_path: Path, exporter: Exporter) -> Iterator[ScrapingPrometheus]:
-    started = ScrapingPrometheus(tmp_path, f"127.0.0.1:{exporter.port}")
-    yield started
-    started.close()
-
-
-@pytest.mark.process
-def test_a_real_prometheus_scrapes_a_run_and_answers_every_query_of_the_dashboard(
-    tmp_path: Path, exporter: Exporter, prometheus: ScrapingPrometheus
-) -> None:
-    (steps,) = prometheus.wait_for("icestream_trainer_steps_total")
-    assert steps["value"][1] == "4"
-    write_status(tmp_path / "run", "trainer", TRAINER.model_copy(update={"step": 9}))
-    prometheus.wait_for("icestream_trainer_steps_total == 9")
-    for query in queries():
-        assert prometheus.wait_for(query.replace("$instance", f"127.0.0.1:{exporter.port}")), query
-    kinds = {name.removesuffix("_total"): kind["type"] for name, (kind, *_) in prometheus.ask("metadata").items()}
-    assert (kinds["icestream_trainer_steps"], kinds["icestream_hop_occupancy_ratio"]) == ("counter", "gauge")
-    (group,) = prometheus.ask("rules")["groups"]
-    assert len(group["rules"]) == ALERTS.count("- alert:")
-    assert not [rule["lastError"] for rule in group["rules"] if rule.get("lastError")]
 
 
 GOOD = {

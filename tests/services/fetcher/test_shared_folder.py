@@ -6,22 +6,31 @@ import errno
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from common.attempt import OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
 from common.files.inputs import NothingFound
-from common.plan import SourceFile
-from common.published import num_files, publish, published_path, read_published
-from services.fetcher.inventory.published import PublishedInventory, list_path
-from services.fetcher.inventory.ranges import InputRange
-from services.fetcher.inventory.shared_bad_files import SharedBadFiles
-from services.fetcher.inventory.shared_epochs import SharedEpochs
-from services.fetcher.inventory.shared_folder import SharedFolder
+from common.locks import OutdatedAttemptError, begin_attempt
+from common.messages import Cursor, Quarantined
+from common.plan import Footer, RowGroup, SourceFile, Span, StagedFile, plan_hash
+from services.config.root import Config
+from services.config.settings import InputRange
+from services.fetcher.service import FetcherService
+from services.fetcher.shared_folder import (
+    BegunBlocks,
+    PublishedInventory,
+    SharedEpochs,
+    SharedFolder,
+    add_bad_file,
+    list_path,
+    num_files,
+    publish,
+    read_published,
+)
 
 RANGE = InputRange("0000000-0000999", ("data/secret-token/*.parquet",))
 FILES = [SourceFile("/data/b", 7, "md5=1"), SourceFile("/data/a", 0)]
@@ -41,15 +50,18 @@ class Lists:
         return self.files
 
 
+def published(tmp_path: Path, shard: int, expand: Lists) -> PublishedInventory:
+    return PublishedInventory(SharedFolder(tmp_path, shard), expand)
+
+
 def test_the_first_shard_lists_and_the_others_wait_and_read_the_same(tmp_path: Path) -> None:
     lists, never = Lists(FILES), Lists([])
-    first, first_may = SharedFolder(tmp_path, 0).listing(lists, skips=True)
-    other, other_may = SharedFolder(tmp_path, 3).listing(never, skips=True)
-    assert first_may(RANGE)
-    assert not other_may(RANGE)
-    assert first(RANGE) == FILES
-    assert other_may(RANGE)
-    assert other(RANGE) == FILES
+    first, other = published(tmp_path, 0, lists), published(tmp_path, 3, never)
+    assert first.is_there(RANGE)
+    assert not other.is_there(RANGE)
+    assert first.expand(RANGE) == FILES
+    assert other.is_there(RANGE)
+    assert other.expand(RANGE) == FILES
     assert (lists.times, never.times) == (1, 0)
     (path,) = tmp_path.iterdir()
     assert "secret" not in path.name
@@ -57,10 +69,10 @@ def test_the_first_shard_lists_and_the_others_wait_and_read_the_same(tmp_path: P
 
 
 def test_a_list_that_was_published_stays_although_the_files_have_changed(tmp_path: Path) -> None:
-    PublishedInventory(tmp_path, Lists(FILES), lists=True, skips=True).expand(RANGE)
-    again = PublishedInventory(tmp_path, Lists(FILES[:1]), lists=True, skips=True)
+    published(tmp_path, 0, Lists(FILES)).expand(RANGE)
+    again = published(tmp_path, 0, Lists(FILES[:1]))
     assert again.expand(RANGE) == FILES
-    publish(again.path(RANGE), FILES[:1])  # by one that did not see the other's in time
+    publish(list_path(tmp_path, RANGE), FILES[:1])  # by one that did not see the other's in time
     assert again.expand(RANGE) == FILES
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
 
@@ -76,19 +88,10 @@ def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("no_links")
-def test_without_hard_links_the_first_list_stays_too(tmp_path: Path) -> None:
-    path = published_path(tmp_path, "x")
-    publish(path, FILES)
-    publish(path, FILES[:1])
-    assert read_published(path) == FILES
-    assert [path.name for path in tmp_path.iterdir()] == ["files-x.jsonl"]
-
-
-@pytest.mark.usefixtures("no_links")
 def test_without_hard_links_a_list_is_complete_whenever_it_is_seen_and_one_of_many_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = published_path(tmp_path, "x")
+    path = tmp_path / "files-x.jsonl"
     replace, seen = Path.replace, []
 
     def seen_before_and_after(part: Path, target: Path) -> Path:
@@ -111,30 +114,24 @@ def test_an_error_of_the_disk_is_no_lack_of_hard_links(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "link", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        publish(published_path(tmp_path, "x"), FILES)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("name", "skips"), [("", True), (RANGE.name, False)])
-def test_inputs_that_the_user_has_to_mend_are_not_published(tmp_path: Path, name: str, skips: bool) -> None:
-    inventory = PublishedInventory(tmp_path, Lists([]), lists=True, skips=skips)
-    with pytest.raises(NothingFound, match="no such folder"):
-        inventory.expand(InputRange(name, RANGE.inputs))
+        publish(tmp_path / "files-x.jsonl", FILES)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_range_that_is_skipped_is_skipped_by_all_shards(tmp_path: Path) -> None:
+    with pytest.raises(NothingFound, match="no such folder"):
+        published(tmp_path, 0, Lists([])).expand(InputRange("", RANGE.inputs))
+    assert not list(tmp_path.iterdir()), "inputs that the user has to mend are not published"
     for shard in range(2):
-        expand, _ = SharedFolder(tmp_path, shard).listing(Lists([]), skips=True)
         with pytest.raises(NothingFound, match="no such folder"):
-            expand(RANGE)
+            published(tmp_path, shard, Lists([])).expand(RANGE)
     assert num_files(list_path(tmp_path, RANGE)) == 0
     assert list_path(tmp_path, RANGE).exists()
 
 
 @pytest.mark.parametrize("damage", ["file", "count", "version", "text"])
 def test_a_damaged_list_is_named(tmp_path: Path, damage: str) -> None:
-    path = published_path(tmp_path, "x")
+    path = tmp_path / "files-x.jsonl"
     publish(path, FILES)
     head, *lines = path.read_text().splitlines()
     changed = {
@@ -148,28 +145,22 @@ def test_a_damaged_list_is_named(tmp_path: Path, damage: str) -> None:
         read_published(path)
 
 
-def test_the_files_of_a_list_are_counted(tmp_path: Path) -> None:
-    assert num_files(published_path(tmp_path, "one")) == 0
-    publish(published_path(tmp_path, "one"), FILES)
-    assert num_files(published_path(tmp_path, "one")) == 2
-
-
 def test_a_bad_file_of_several_shards_counts_once(tmp_path: Path) -> None:
-    shards = [SharedBadFiles(tmp_path, shard) for shard in range(3)]
-    assert [shards[0].add(5), shards[1].add(7), shards[0].add(5), shards[2].add(5), shards[2].add(1)] == [1, 2, 2, 2, 3]
-    assert SharedBadFiles(tmp_path, 0).add(8) == 4, "after a restart"
+    added = ((0, 5), (1, 7), (0, 5), (2, 5), (2, 1), (0, 8))
+    assert [add_bad_file(SharedFolder(tmp_path, shard), file) for shard, file in added] == [1, 2, 2, 2, 3, 4]
 
 
 def test_what_a_crash_of_the_machine_left_of_a_line_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "bad-000").write_text("5\n\0\0\0")
     (tmp_path / "epochs-000").write_text("1 7\n2")
-    assert [SharedBadFiles(tmp_path, 0).add(file) for file in (7, 5)] == [2, 2]
-    assert not SharedEpochs(tmp_path, 0, 1).is_barren({2: 3})
-    assert SharedEpochs(tmp_path, 0, 1).is_barren({3: 0})
+    shared = SharedFolder(tmp_path)
+    assert [add_bad_file(shared, file) for file in (7, 5)] == [2, 2]
+    assert not SharedEpochs(shared).is_barren({2: 3})
+    assert SharedEpochs(shared).is_barren({3: 0})
 
 
 def test_an_epoch_is_barren_once_no_shard_delivered_an_event_of_it(tmp_path: Path) -> None:
-    shards = [SharedEpochs(tmp_path, shard, 3) for shard in range(3)]
+    shards = [SharedEpochs(SharedFolder(tmp_path, shard, 3)) for shard in range(3)]
     assert not shards[0].is_barren({}), "nothing is complete yet"
     assert not shards[0].is_barren({1: 0})
     assert not shards[1].is_barren({1: 0})
@@ -177,19 +168,8 @@ def test_an_epoch_is_barren_once_no_shard_delivered_an_event_of_it(tmp_path: Pat
     assert not shards[0].is_barren({1: 0, 2: 0})
     assert not shards[2].is_barren({1: 5, 2: 0, 3: 0})
     assert shards[1].is_barren({1: 0, 2: 0})
-    again = SharedEpochs(tmp_path, 1, 3)
+    again = SharedEpochs(SharedFolder(tmp_path, 1, 3))
     assert not again.is_barren({3: 7}), "after a restart"
-
-
-def test_a_run_without_shards_shares_nothing() -> None:
-    alone, lists = SharedFolder(), Lists(FILES)
-    expand, may_list = alone.listing(lists, skips=True)
-    assert may_list(RANGE)
-    assert expand(RANGE) == FILES
-    assert alone.bad_files is None
-    assert alone.record is None
-    assert alone.begun("plan") is None
-    assert alone.epochs is None
 
 
 def test_a_fetcher_of_an_older_attempt_adds_no_record(tmp_path: Path) -> None:
@@ -198,13 +178,14 @@ def test_a_fetcher_of_an_older_attempt_adds_no_record(tmp_path: Path) -> None:
     folder.mkdir()
     older = SharedFolder(folder, 1, 2, begin_attempt(tmp_path).publishing)
     newer = SharedFolder(folder, 1, 2, begin_attempt(tmp_path).publishing)
-    for one in (older, newer):
-        assert one.record is not None
-        assert one.bad_files is not None
-        assert one.epochs is not None
-        additions = (partial(one.record.append, "[0, 1, 5]"), partial(one.bad_files.add, 3))
-        for add in (*additions, partial(one.epochs.is_barren, {0: 7}), partial(one.begun, "plan")):
-            with pytest.raises(OutdatedAttemptError) if one is older else nullcontext():
+    for shared in (older, newer):
+        for add in (
+            partial(shared.append_planned, "[0, 1, 5]"),
+            partial(add_bad_file, shared, 3),
+            partial(SharedEpochs(shared).is_barren, {0: 7}),
+            partial(BegunBlocks, shared, "plan"),
+        ):
+            with pytest.raises(OutdatedAttemptError) if shared is older else nullcontext():
                 add()
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         "planned-001.jsonl": "\n[0, 1, 5]\n",
@@ -212,3 +193,67 @@ def test_a_fetcher_of_an_older_attempt_adds_no_record(tmp_path: Path) -> None:
         "epochs-001": "\n0 7\n",
         "begun-001.jsonl": '"plan"\n',
     }
+
+
+# -------------------------------------------------------------- begun blocks
+
+GOOD = SourceFile("/data/a", 7, "md5=1")
+BAD = SourceFile("/data/b", 8)
+FOOTER = Footer((RowGroup(9, 99), RowGroup(5, 50, (Span(0, 2, 20), Span(2, 3, 30, 1)))))
+STAGED = [
+    (GOOD, StagedFile(0, "/cache/a", FOOTER, "https://host/a")),
+    (BAD, StagedFile(1, "/data/b", None, reason="/data/b: column 'muons' is missing", bad_rows=12)),
+]
+
+
+def test_files_come_back_as_they_were_planned(tmp_path: Path) -> None:
+    BegunBlocks(SharedFolder(tmp_path), "plan").add(3, STAGED)
+    again = BegunBlocks(SharedFolder(tmp_path), "plan")
+    assert again.blocks == [3]
+    assert again.files(3) == {
+        ("/data/a", 7): StagedFile(0, "", FOOTER),
+        ("/data/b", 8): StagedFile(1, "", None, reason="/data/b: column 'muons' is missing", bad_rows=12),
+    }
+
+
+def test_blocks_are_kept_until_they_are_forgotten_and_the_newest_plan_of_one_counts(tmp_path: Path) -> None:
+    begun = BegunBlocks(SharedFolder(tmp_path), "plan")
+    for block in (0, 1, 2, 1):
+        begun.add(block, STAGED[: block + 1])
+    begun.add(0, STAGED)
+    begun.forget(1)
+    begun.forget(1)
+    again = BegunBlocks(SharedFolder(tmp_path), "plan")
+    assert again.blocks == [1, 2]
+    assert len(again.files(1)) == 2
+    again.add(4, [])
+    assert BegunBlocks(SharedFolder(tmp_path), "plan").blocks == [1, 2, 4]
+    assert [path.name for path in tmp_path.iterdir()] == ["begun-000.jsonl"]
+
+
+def test_what_a_killed_process_left_of_a_line_is_skipped(tmp_path: Path) -> None:
+    BegunBlocks(SharedFolder(tmp_path), "plan").add(0, STAGED)
+    with (tmp_path / "begun-000.jsonl").open("a") as file:
+        file.write('\n[1, [["/data/a", 7')
+    again = BegunBlocks(SharedFolder(tmp_path), "plan")
+    again.add(2, STAGED)
+    assert BegunBlocks(SharedFolder(tmp_path), "plan").blocks == [0, 2]
+
+
+def test_a_begun_block_is_planned_as_it_was_although_an_older_ledger_has_its_file_as_bad(tmp_path: Path) -> None:
+    """Another machine had the shard in the meantime: the file was whole there, and the block was begun with it."""
+    stream = {"slots": 2, "slot_mib": 1, "shards": 2, "block_files": 1, "shuffle": False}
+    config = Config.model_validate({"input": ["x.parquet"], "stream": stream})
+    shared = SharedFolder(tmp_path, 0, 2)
+    settings = plan_hash(config.stored_workload(), config.of_shard(0).stream, config.seed)
+    begun = BegunBlocks(shared, settings)
+    begun.add(0, STAGED[:1])
+    begun.add(1, STAGED[1:])
+    with closing(FetcherService(tmp_path, config.of_shard(0), shared)) as service:
+        ledger, inventory = service._ledger, service._inventory
+        inventory.freeze([GOOD, SourceFile("/data/of another shard", 1), BAD])
+        ledger.quarantine(Quarantined(0, -1, 14, "/data/a: truncated"))
+        service._planner.restart(Cursor())
+        assert (ledger.footer(0), ledger.whole_file(0)) == (FOOTER, None)
+        assert ledger.whole_file(2) == Quarantined(2, -1, 12, "/data/b: column 'muons' is missing")
+        assert ledger.num_bad_files() == 1

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from common.status import FetcherStatus
-from common.status_files import write_status
-from services.config.local import LocalConfig
-from services.supervisor.session import Processes, RunningNode, SessionOutcome
-from services.supervisor.supervisor import Supervisor
+import pytest
+
+from common.status import FetcherStatus, write_status
+from services.config.settings import LocalConfig
+from services.supervisor import supervisor as supervisor_module
+from services.supervisor.supervisor import Processes, RunningNode, SessionOutcome, Supervisor
 
 PATIENCE_S = 60.0
 STAND_IN = """
@@ -69,11 +70,6 @@ elif behaviour == "shows its environment":
 elif behaviour == "shows its rank":
     tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")))
     tell("file-" + os.environ["_ICESTREAM_RANKS_FILE"])
-elif behaviour == "shows its place among nodes":
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    tell("_".join(os.environ[key] for key in names))
-elif behaviour == "shows its attempt":
-    tell("_" + os.environ["_ICESTREAM_ATTEMPT"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
@@ -81,8 +77,6 @@ elif behaviour == "can't save":
 elif behaviour == "has a bug":
     tell("failed")
     raise ValueError("no such column: theta")
-elif behaviour == "crashes once" and first:
-    sys.exit(1)
 elif behaviour == "leaves once" and first:
     sys.exit(0)
 elif behaviour == "finishes":
@@ -168,8 +162,6 @@ class Stage:
             decoders=decoders,
             trainers=trainers,
             restart_min_s=restart_s,
-            restart_max_s=restart_s,
-            stop_timeout_s=stop_timeout_s,
         )
         supervisor = Supervisor(
             self.run_dir,
@@ -182,7 +174,9 @@ class Stage:
             tick_s=0.01,
             hurry_after_s=0.0,
         )
-        outcome = supervisor.run()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(supervisor_module, "STOP_TIMEOUT_S", stop_timeout_s)
+            outcome = supervisor.run()
         assert not self.script, f"the run ended too early: {self.story()}"
         return outcome
 

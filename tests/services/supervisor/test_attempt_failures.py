@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from common.attempt import OutdatedAttemptError, begin_attempt
+from common.locks import OutdatedAttemptError, begin_attempt
+from services.supervisor.child import MOST_FAILURES
 from services.supervisor.nodes.failures import AttemptFailures
-from services.supervisor.restart import MOST_FAILURES
 
 BUG = "ValueError: width 128 is none of 32, 64"
 

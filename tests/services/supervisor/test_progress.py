@@ -1,4 +1,4 @@
-"""The progress view: from made-up statuses, with a made-up clock."""
+"""The progress view from made-up statuses with a made-up clock, the record of a session, and its log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from rich.console import Console
 from rich.text import Text
 from shown_statuses import FETCHER, TRAINER
 
-from common.status import GpuStatus, Hop, TrainerStatus
-from common.status_files import write_status
+from common.status import GpuStatus, Hop, RunStatus, TrainerStatus, read_status, write_status
 from services.supervisor.progress import (
+    RUN_STATUS,
     Display,
     ProgressModel,
+    RunRecord,
     live_status,
     progress_model,
     render,
+    supervisor_log,
 )
-from services.supervisor.session import Processes
+from services.supervisor.supervisor import Processes, SessionOutcome
 
 
 def text(model: ProgressModel) -> str:
@@ -47,7 +49,7 @@ def test_the_rows_hold_all_that_a_reader_wants_to_know() -> None:
         assert words in rows
 
 
-def test_what_the_device_does_has_rows_of_its_own_once_it_is_measured() -> None:
+def test_what_the_device_does_once_it_is_measured_and_bad_health_have_rows_of_their_own() -> None:
     gpu = GpuStatus(utilisation=0.8, memory_share=0.5, allocated_max_bytes=1 << 30, reserved_bytes=2 << 30)
     busy = TRAINER.model_copy(update={"flops_per_s": 3e12, "copied_bytes_per_s": float(1 << 28), "gpu": gpu})
     rows = text(progress_model(FETCHER, busy, {}, 1.0))
@@ -56,10 +58,9 @@ def test_what_the_device_does_has_rows_of_its_own_once_it_is_measured() -> None:
     idle = text(progress_model(FETCHER, TRAINER, {}, 1.0))
     assert "compute " not in idle.replace("compute-bound", "")
     assert "GPU" not in idle
-
-
-def test_one_decoder_is_no_plural() -> None:
-    assert "1 decoder |" in text(progress_model(FETCHER.model_copy(update={"decoders": 1}), TRAINER, {}, 1.0))
+    assert "health" not in idle
+    ill = TRAINER.model_copy(update={"health": "warning", "health_reason": "step 7: c_loss is 2e+04"})
+    assert "health warning: step 7: c_loss is 2e+04" in text(progress_model(None, ill, {}, 1.0))
 
 
 def test_before_their_first_status_both_services_are_starting_and_while_a_run_ends_they_have_ended() -> None:
@@ -129,29 +130,11 @@ def test_an_echoed_ctrl_c_fits_the_last_row_of_the_view(columns: int, tmp_path: 
         tmp_path, Console(file=out, force_terminal=True, width=columns, _environ={"TERM": "xterm"})
     ) as display:
         display.watch(Processes({"fetcher": 11, "trainer": 12}, {}))
+        display.say("decoder-1 was killed by SIGKILL [it starts again]")
+    assert "decoder-1 was killed by SIGKILL [it starts again]" in out.getvalue()
     rows = [Text.from_ansi(row).plain for row in out.getvalue().replace("\r", "\n").splitlines()]
     assert max(map(len, rows)) <= columns - len("^C^C^C")
     assert any("bottleneck" in row for row in rows)
-
-
-def test_a_hop_without_complete_measurements_is_left_out() -> None:
-    alone = progress_model(None, TRAINER, {}, 1.0)
-    assert alone.hops == ()
-
-
-def test_with_auto_the_number_that_is_wanted_is_shown() -> None:
-    auto = FETCHER.model_copy(update={"decoders_wanted": 3})
-    assert "2 decoders of 3 wanted" in text(progress_model(auto, TRAINER, {}, 1.0))
-
-
-def test_training_that_is_not_healthy_has_a_row_of_its_own_and_a_sound_one_has_not() -> None:
-    ill = TRAINER.model_copy(update={"health": "warning", "health_reason": "step 7: c_loss is 2e+04"})
-    assert "health warning: step 7: c_loss is 2e+04" in text(progress_model(None, ill, {}, 1.0))
-    assert "health" not in text(progress_model(None, TRAINER, {}, 1.0))
-
-
-def test_the_part_that_is_done_follows_from_the_eta() -> None:
-    assert progress_model(FETCHER, TRAINER, {}, 65.0).fraction == pytest.approx(0.1)
 
 
 def test_the_status_of_a_former_process_is_not_live(tmp_path: Path) -> None:
@@ -159,26 +142,6 @@ def test_the_status_of_a_former_process_is_not_live(tmp_path: Path) -> None:
     assert live_status(tmp_path, "trainer", TrainerStatus, Processes({"trainer": 12}, {})) == TRAINER
     assert live_status(tmp_path, "trainer", TrainerStatus, Processes({"trainer": 13}, {})) is None
     assert live_status(tmp_path, "trainer", TrainerStatus, Processes({}, {})) is None
-
-
-def shown_lines(tmp_path: Path, *, verbose: bool) -> list[str]:
-    """Lines without a terminal over 70 s."""
-    write_status(tmp_path, "trainer", TRAINER)
-    write_status(tmp_path, "fetcher", FETCHER.model_copy(update=HOPS))
-    out = io.StringIO()
-    now = [100.0]
-    processes = Processes({"trainer": 12, "fetcher": 11}, {})
-    console = Console(file=out, width=40)
-    with Display(tmp_path, console, clock=lambda: now[0], verbose=verbose) as display:
-        for now[0] in (100.5, 129.9, 130.0, 145.5, 159.0, 165.5):
-            display.watch(processes)
-    return out.getvalue().splitlines()
-
-
-def test_without_a_terminal_a_short_line_appears_every_30_s(tmp_path: Path) -> None:
-    lines = shown_lines(tmp_path, verbose=False)
-    assert [line.split()[0] for line in lines] == ["00:00:30", "00:01:05"]
-    assert all(len(line) < 100 for line in lines)
 
 
 def test_warnings_about_the_models_settings_reach_the_screen_once(tmp_path: Path) -> None:
@@ -190,29 +153,17 @@ def test_warnings_about_the_models_settings_reach_the_screen_once(tmp_path: Path
     assert out.getvalue().splitlines() == ["Warning: critic_steps = 0: no critic"]
 
 
-def test_verbose_adds_the_hops_to_each_line(tmp_path: Path) -> None:
-    lines = shown_lines(tmp_path, verbose=True)
+def test_without_a_terminal_there_is_a_line_at_intervals_and_verbose_adds_the_hops(tmp_path: Path) -> None:
+    write_status(tmp_path, "trainer", TRAINER)
+    write_status(tmp_path, "fetcher", FETCHER.model_copy(update=HOPS))
+    out = io.StringIO()
+    now = [100.0]
+    with Display(tmp_path, Console(file=out, width=40), clock=lambda: now[0], verbose=True) as display:
+        for now[0] in (100.5, 129.9, 130.0, 145.5, 159.0, 165.5):
+            display.watch(Processes({"trainer": 12, "fetcher": 11}, {}))
+    lines = out.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["00:00:30", "slots", "00:01:05", "slots"]
     assert "staged 90/0/100" in lines[1]
-
-
-def test_on_a_terminal_the_view_shows_every_row_and_what_was_said_stays(tmp_path: Path) -> None:
-    write_status(tmp_path, "fetcher", FETCHER)
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=120, _environ={"TERM": "xterm"})
-    with Display(tmp_path, console) as display:
-        display.watch(Processes({"fetcher": 11, "trainer": 12}, {}))
-        display.say("decoder-1 was killed by SIGKILL [it starts again]")
-    shown = out.getvalue()
-    assert "starting" in shown
-    assert "files" in shown
-    assert "decoder-1 was killed by SIGKILL [it starts again]" in shown
-
-
-def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
-    out = io.StringIO()
-    Console(file=out, width=80).print(render(ProgressModel((("losses", "[red]x[/red]"),), 0.5)))
-    assert "[red]x[/red]" in out.getvalue()
 
 
 def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
@@ -222,3 +173,59 @@ def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
         with Display(tmp_path, Console(file=terminal, force_terminal=True)) as display:
             display.say("nobody reads this")
             display.watch(Processes({}, {}))
+
+
+def test_the_record_follows_the_processes_and_keeps_the_end(tmp_path: Path) -> None:
+    now_s = [100.0]
+    record = RunRecord(tmp_path, clock=lambda: now_s[0])
+
+    def written() -> RunStatus:
+        status = read_status(tmp_path, RUN_STATUS, RunStatus)
+        assert status is not None
+        return status
+
+    assert written() == RunStatus(state="running", pid=os.getpid(), started_s=100.0, changed_s=100.0)
+    now_s[0] = 101.0
+    record.watch(Processes({"fetcher": 7, "trainer": 8}, {"trainer": 1}))
+    now_s[0] = 102.0
+    record.watch(Processes({"fetcher": 7, "trainer": 8}, {"trainer": 1}))
+    assert written().changed_s == 101.0, "nothing is written while nothing changes"
+    assert (written().processes, written().restarts) == ({"fetcher": 7, "trainer": 8}, {"trainer": 1})
+    record.watch(Processes({"fetcher": 7}, {"trainer": 1}, stopping=True))
+    assert written().state == "stopping"
+    now_s[0] = 160.0
+    record.ended(SessionOutcome("failed", 2, "trainer: no", {"trainer": 1}, 60.0))
+    assert written() == RunStatus(
+        state="failed",
+        pid=os.getpid(),
+        started_s=100.0,
+        changed_s=160.0,
+        restarts={"trainer": 1},
+        exit_code=2,
+        error="trainer: no",
+    )
+
+
+def test_the_log_is_appended_redacted_and_for_its_owner_only(tmp_path: Path) -> None:
+    old_mask = os.umask(0o077)
+    try:
+        for text in ("first", "https://data.example/x?authz=secret"):
+            with supervisor_log(tmp_path) as log:
+                log.info("%s", text)
+            log.info("not while the log is closed")
+    finally:
+        os.umask(old_mask)
+    log_file = tmp_path / "logs" / "supervisor.log"
+    assert [line.split(" INFO ")[1] for line in log_file.read_text().splitlines()] == [
+        "first",
+        "https://data.example/x?…",
+    ]
+    assert log_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "supervisor.log").symlink_to("/dev/full")
+    with supervisor_log(tmp_path) as log:
+        log.info("nobody can write this")
+    assert capsys.readouterr().err == ""

@@ -11,9 +11,8 @@ from fake_cuda import FakeCuda, WatchedCopier
 from feeding import COLUMNS, CONFIG, STREAM, BatchFeed, Fetcher
 
 from common.config import StreamConfig
-from services.trainer.ranks.agreement import Agreement
-from services.trainer.stream.copier import copiers_for
-from services.trainer.stream.microbatch_copy import Copiers
+from services.trainer import units
+from services.trainer.agreement import Agreement
 from workloads.muons.columns import MUONS
 
 
@@ -38,10 +37,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 @pytest.fixture(params=["on the CPU", "on a fake GPU"])
 def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], BatchFeed]]:
     feeds: list[BatchFeed] = []
-    copiers = copiers_for(torch.device("cpu"), COLUMNS)
+    device = torch.device("cpu")
     if request.param != "on the CPU":
         request.getfixturevalue("cuda")
-        copiers = Copiers(lambda arena: WatchedCopier(arena, torch.device("cuda"), COLUMNS), writable=True)
+        device = torch.device("cuda")
+        request.getfixturevalue("monkeypatch").setattr(units, "make_copier", WatchedCopier)
 
     def make(
         stopped: Callable[[], bool] = lambda: False,
@@ -57,8 +57,8 @@ def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
                 MUONS,
                 stream,
                 CONFIG,
-                copiers=copiers,
-                prefetch_units=2,
+                device=device,
+                columns=COLUMNS,
                 audit=True,
                 stopped=stopped,
                 rank=rank,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.trainer.stream.copier import CudaCopier
+from services.trainer.copier import CudaCopier
 
 RUBBISH = 0xEE
 

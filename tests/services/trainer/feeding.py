@@ -9,25 +9,27 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
+from invariants import check_invariants
 
 from common import messages as m
-from common.arena import Arena
 from common.config import StreamConfig, TransportConfig
-from common.ragged import SlotHeader, content_digest, slot_bytes_needed, unit_arrays, write_header
-from common.transport import Lost, Received, ServerTransport
+from common.transport import Arena, Lost, Received, ServerTransport
+from common.unit_arrays import SlotHeader, content_digest, slot_bytes_needed, unit_arrays, write_header
 from services.decoder.microbatch import microbatch_bounds
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Replan, Send
-from services.trainer.stream.fed_batch import FedBatch
-from services.trainer.stream.feed import Feed
-from services.trainer.stream.position import StreamPosition
+from services.trainer.feed import Feed
+from services.trainer.position import StreamPosition
+from services.trainer.units import FedBatch
 from workloads.muons.columns import MUONS
 
+Kind = TypeVar("Kind", bound=m.Message)
 PLAN = "ab" * 16
 STREAM = StreamConfig(batch_events=4, max_particles=6, slots=2, slot_mib=0.02)
-CONFIG = TransportConfig(connect_timeout_s=20)
+CONFIG = TransportConfig()
 COLUMNS = ("muons", "primary", "source_row")
 """Columns that a feed of these tests copies: rows() tells the events apart by their source."""
 EVENTS = (10, 0, 7, 9, 1, 12)
@@ -43,7 +45,7 @@ def unit(k: int, source: m.Source = m.Source()) -> m.Unit:  # noqa: B008  frozen
 class Fetcher:
     """Dispatcher, transport and one imagined decoder in a thread.
 
-    `skip`: units that can't be decoded; `wrong_headers`: for each such unit, the times that its slot gets another
+    `wrong_headers`: for each such unit, the times that its slot gets another
     unit's header; `damaged`: units of which the last three events can't be read; `source`: its inventory;
     `plan_of_units`: a plan without end, in place of unit(); `as_seen`: change of the first deliveries of some units to
     the second of several trainers.
@@ -54,7 +56,6 @@ class Fetcher:
         run_dir: Path,
         *,
         plan: str = PLAN,
-        skip: tuple[int, ...] = (),
         wrong_headers: dict[int, int] | None = None,
         damaged: tuple[int, ...] = (),
         stream: StreamConfig = STREAM,
@@ -81,17 +82,14 @@ class Fetcher:
         self.committed = threading.Event()
         self.ask_for_commit = False
         self._plan = plan
-        self._skip = skip
         self._wrong_headers = Counter(wrong_headers)
         self._damaged = damaged
-        self.rejected: list[m.Reject] = []
+        self.received: list[m.Message] = []
         self.released: queue.SimpleQueue[int] = queue.SimpleQueue()
         """Units, as they are released."""
-        self.attached: list[m.Attach] = []
-        self.commits: list[m.Committed] = []
         self._leases: deque[m.Lease] = deque()
         self._stopped = False
-        self._act(self.dispatcher.handle("decoder", m.Hello(1), 0.0))
+        self._act(self.dispatcher.handle("decoder", m.Hello(1)))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -100,21 +98,16 @@ class Fetcher:
             for event in self.transport.poll(0.01):
                 match event:
                     case Received(peer, message):
-                        if isinstance(message, m.Reject):
-                            self.rejected.append(message)
+                        self.received.append(message)
                         if isinstance(message, m.Release):
                             self.released.put(message.k)
-                        if isinstance(message, m.Committed):
-                            self.commits.append(message)
-                        if isinstance(message, m.Attach):
-                            self.attached.append(message)
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
                             if not self.transport.is_connected(former):
                                 self._act(self.dispatcher.supersede(former))  # as the service
                         if isinstance(message, m.Attach) and message.source not in (m.Source(), self._source):
                             self.transport.send(peer, m.Refuse("of another inventory", other_inventory=True))
                             continue
-                        self._act(self.dispatcher.handle(peer, message, 0.0))
+                        self._act(self.dispatcher.handle(peer, message))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))
             while self._leases and self._decodes:
@@ -149,9 +142,6 @@ class Fetcher:
 
     def _decode(self, lease: m.Lease) -> None:
         k = lease.unit.k
-        if k in self._skip:
-            self._act(self.dispatcher.handle("decoder", m.Failed(k, lease.lease, "poison"), 0.0))
-            return
         num_events = lease.unit.rows - 3 * (k in self._damaged)
         counts = np.arange(num_events) % 3
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -171,7 +161,11 @@ class Fetcher:
         write_header(slot, SlotHeader(self._plan, k + is_wrong, lease.lease, layout))
         tally = m.Tally(rows_read=lease.unit.rows, quarantined=lease.unit.rows - num_events)
         done = m.Done(k, lease.lease, layout, tally, content_digest(arrays))
-        self._act(self.dispatcher.handle("decoder", done, 0.0))
+        self._act(self.dispatcher.handle("decoder", done))
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """Messages of a kind, as they came."""
+        return [message for message in self.received if isinstance(message, kind)]
 
     def close(self) -> None:
         if not self._stopped:
@@ -179,7 +173,7 @@ class Fetcher:
             self._thread.join(timeout=20)
             self.transport.close()
             self.arena.close()
-            self.dispatcher.validate()
+            check_invariants(self.dispatcher)
 
 
 def rows(fed: FedBatch) -> list[int]:

@@ -17,15 +17,14 @@ import torch
 from toy_events import toy_microbatch
 from toy_tasks import SMALL_WGAN, without_noise
 
-from common.deadline import end_after_stop
-from common.process import StopFlag
-from services.trainer.ranks.rank_place import place_from
-from services.trainer.ranks.ranks import RankLost, Ranks
+from common.process import StopFlag, end_after_stop
+from services.trainer.environment import place_from
+from services.trainer.ranks import RankLost, Ranks
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import WganNetworks
-from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
+from workloads.muons.models.wgan_networks import WganNetworks
 
 CPU = torch.device("cpu")
 CONFIG = WganConfig(network=SMALL_WGAN, penalty_weight=10.0, critic_steps=3)
@@ -64,15 +63,13 @@ def sums(ranks: Ranks) -> dict[str, object]:
     double = torch.tensor([0.5], dtype=torch.float64)
     ranks.sum_([single, double, number])
     state = {"weights": torch.arange(3), "text": "é"} if ranks.is_first else None
-    received = ranks.broadcast_state(state)
-    assert received is not None
+    received = ranks.broadcast(state)
     return {
         "sums": [single.tolist(), double.tolist(), float(number)],
         "short": ranks.gather(f"é{ranks.rank}"),
         "long": [len(text) for text in ranks.gather("x" * 3000 * ranks.rank)],
         "state": [received["weights"].tolist(), received["text"]],
-        "none": ranks.broadcast_state(None),
-        "bytes": len(ranks.broadcast(b"y" * 5 if ranks.is_first else None)),
+        "none": ranks.broadcast({} if ranks.is_first else None),
     }
 
 

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from thread_ranks import ThreadRanks, together
 
+from common.config import StreamConfig
+from common.errors import BadInputError
 from common.messages import Cursor
 from common.status import Counters
-from services.trainer.ranks.agreement import Agreed, Agreement, BatchesDiffer, Share, Step, Turn, agree
-from services.trainer.stream.position import StreamPosition
-from services.trainer.stream.sharded_position import start_of
-from services.trainer.stream.shares import ShardShare
+from services.trainer.agreement import (
+    Agreement,
+    BatchesDiffer,
+    Dealing,
+    ShardShare,
+    Share,
+    Step,
+    runs_of,
+    shares_of_rank,
+)
+from services.trainer.position import StreamPosition, start_of
+from services.trainer.ranks import Ranks
 
 START = start_of(2)
+
+
 SHARE = Share(1, 10, 30)
+
+
 NONE = Share(0, 0, 0)
 
 
@@ -65,23 +81,21 @@ def test_a_step_is_made_of_the_shares_of_all_and_leads_to_one_position() -> None
     assert [shard.open_unit_events for shard in one.position.shards] == [10, 20]
 
 
-@pytest.mark.parametrize("other", [Cursor(unit=3), Cursor(unit=4, microbatch=1)])
-def test_trainers_of_one_shard_at_different_places_all_learn_it_in_the_same_turn(other: Cursor) -> None:
+OPEN = StreamPosition(cursor=Cursor(unit=4, microbatch=1), content="of the first")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        StreamPosition(cursor=Cursor(unit=3)),
+        StreamPosition(cursor=Cursor(unit=4)),
+        OPEN.model_copy(update={"content": "of the other"}),
+    ],
+)
+def test_trainers_of_one_shard_at_different_places_all_learn_it_in_the_same_turn(other: StreamPosition) -> None:
     def act(ranks: ThreadRanks) -> str:
-        after = StreamPosition(cursor=other if ranks.rank else Cursor(unit=4))
+        after = other if ranks.rank else OPEN
         with pytest.raises(BatchesDiffer, match="different batches"):
-            Agreement(ranks, never).ready(
-                StreamPosition(), StreamPosition(), after, SHARE, [ShardShare(0, ranks.rank, 2)]
-            )
-        return "learned"
-
-    assert together(2, act) == ["learned", "learned"]
-
-
-def test_trainers_of_one_shard_whose_open_unit_differs_make_no_step() -> None:
-    def act(ranks: ThreadRanks) -> str:
-        after = StreamPosition(cursor=Cursor(unit=4, microbatch=1), content=f"{ranks.rank}")
-        with pytest.raises(BatchesDiffer):
             Agreement(ranks, never).ready(
                 StreamPosition(), StreamPosition(), after, SHARE, [ShardShare(0, ranks.rank, 2)]
             )
@@ -199,7 +213,7 @@ def test_the_others_are_told_that_the_first_ones_checkpoint_is_on_disk() -> None
 
 def test_alone_nothing_is_exchanged() -> None:
     stop: list[int] = []
-    agreement = Agreement.alone(lambda: bool(stop))
+    agreement = Agreement(Ranks.alone(), lambda: bool(stop))
     after = moved(1, 4)
     assert agreement.ready(START, START, after, SHARE, shares(0)) == Step(1, 10, 30, after)
     assert not agreement.take_commit_request()
@@ -220,16 +234,81 @@ def test_after_a_stop_no_rank_takes_another_turn() -> None:
     assert together(2, act) == [[None], [None] * 3]
 
 
-@pytest.mark.parametrize("turns", list(itertools.product([Turn(), Turn(ready=True)], repeat=3)))
-@pytest.mark.parametrize("changed", [{}, {"stop": True}, {"commit": True}, {"committed": START.cursors}])
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_the_outcome_of_a_turn_is_what_any_or_all_have_brought(
-    turns: tuple[Turn, ...], changed: dict[str, object], rank: int
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (1, [[(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)]]),
+        (2, [[(0, 0, 1), (1, 0, 1)], [(2, 0, 1), (3, 0, 1)]]),
+        (4, [[(0, 0, 1)], [(1, 0, 1)], [(2, 0, 1)], [(3, 0, 1)]]),
+        (8, [[(shard, rank, 2)] for shard in range(4) for rank in range(2)]),
+    ],
+)
+def test_ranks_read_neighbouring_shards_or_share_one(ranks: int, expected: list[list[tuple[int, int, int]]]) -> None:
+    shares = [shares_of_rank(StreamConfig(shards=4), rank, ranks) for rank in range(ranks)]
+    assert shares == [[ShardShare(*one) for one in of_rank] for of_rank in expected]
+
+
+@pytest.mark.parametrize(
+    ("stream", "ranks", "match"),
+    [
+        ({"shards": 4}, 3, "3 trainers can't share stream.shards = 4 evenly"),
+        ({"shards": 4}, 6, "6 trainers can't share stream.shards = 4 evenly"),
+        ({}, 17, r"at most 16 share one; set stream\.shards=2 or more"),
+        ({"slots": 1}, 2, r"stream\.slots = 1: several trainers of a shard need 2 or more"),
+    ],
+)
+def test_numbers_of_ranks_that_cannot_be_are_refused(stream: dict[str, int], ranks: int, match: str) -> None:
+    with pytest.raises(BadInputError, match=match):
+        shares_of_rank(StreamConfig.model_validate(stream), 0, ranks)
+
+
+COUNTS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 300)), max_size=60)
+
+
+@settings(max_examples=100, deadline=None)
+@given(COUNTS, st.integers(1, 16), st.integers(1, 400), st.data())
+def test_a_batch_is_full_with_the_microbatch_that_reaches_its_events_however_they_come(
+    counts: list[tuple[int, int]], ranks: int, most: int, data: st.DataObject
 ) -> None:
-    brought = [one.model_copy(update=changed if number == rank else {}) for number, one in enumerate(turns)]
-    assert agree(brought) == Agreed(
-        ready=sum(one.ready for one in turns) == 3,
-        stop="stop" in changed,
-        commit="commit" in changed,
-        committed=START.cursors if "committed" in changed and rank == 0 else (),
-    )
+    """One after the other or in any groups, as units give them: each goes to the trainer with the least so far."""
+    sums = list(accumulate(num_events for num_events, _ in counts))
+    expected = sum(events < most for events in [0, *sums[:-1]]) if counts else 0
+    whole = Dealing(ranks, most)
+    dealt = whole.deal(counts)
+    assert (len(dealt), whole.num_dealt) == (expected, expected)
+    assert whole.num_events == (sums[expected - 1] if expected else 0)
+    assert whole.is_full == (whole.num_events >= most)
+    work = [0] * ranks
+    for rank, one in zip(dealt, counts, strict=False):
+        assert rank == work.index(min(work)), "a function of the microbatches before it"
+        work[rank] += sum(one)
+    in_groups, left, found = Dealing(ranks, most), counts, []
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        found += in_groups.deal(left[:size])
+        left = left[size:]
+    assert found == dealt
+    if whole.is_full:
+        assert whole.deal([(3, 1)]) == [], "nothing fits a full batch"
+
+
+@settings(max_examples=60, deadline=None)
+@given(COUNTS, st.integers(1, 400))
+def test_the_shares_of_any_number_of_trainers_are_the_same_batch(counts: list[tuple[int, int]], most: int) -> None:
+    batches: set[Sequence[int]] = set()
+    for ranks in (1, 2, 3, 8, 16):
+        dealt = Dealing(ranks, most).deal(counts)
+        costs = [(*one, one[1] ** 2) for one in counts[: len(dealt)]]
+        limits = (most, 1000, 500_000)
+        shares = [[index for run in runs_of(rank, dealt, costs, limits) for index in run] for rank in range(ranks)]
+        batches.add(tuple(sorted(index for share in shares for index in share)))
+        assert all(share == sorted(share) for share in shares)
+    assert batches == {tuple(range(len(dealt)))}
+
+
+def test_neighbouring_microbatches_of_a_trainer_are_joined_within_the_limits() -> None:
+    costs = [(4, 10), (4, 10), (4, 25), (4, 5), (4, 5)]
+    assert runs_of(0, [0, 0, 0, 0, 0], costs, (100, 30)) == [range(0, 2), range(2, 4), range(4, 5)]
+    assert runs_of(0, [0, 0, 0, 0, 0], costs, (8, 100)) == [range(0, 2), range(2, 4), range(4, 5)]
+    assert runs_of(1, [0, 1, 1, 0, 1], costs, (100, 100)) == [range(1, 3), range(4, 5)]
+    assert runs_of(2, [0, 1, 1, 0, 1], costs, (100, 100)) == []

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from common.config import StreamConfig
+from common.locks import OutdatedAttemptError, RunAttempt, begin_attempt
 from common.messages import Layout
-from common.ragged import slot_bytes_needed, unit_arrays
-from common.run_dir import shard_dir
-from common.unit_arrays import UnitArrays
-from services.trainer.progress import TrainingProgress
-from services.trainer.ranks.ranks import Ranks
-from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
-from services.trainer.stream.shares import shares_of_rank
+from common.paths import shard_dir
+from common.unit_arrays import UnitArrays, slot_bytes_needed, unit_arrays
+from services.trainer.agreement import shares_of_rank
+from services.trainer.audit import AUDIT_FILE, Audit, audit_file, audit_line
+from services.trainer.ranks import Ranks
+from services.trainer.state import TrainState
+from workloads.base.module_training import NoModelTask
 from workloads.muons.columns import MUONS
 
 LAYOUT = Layout(events=4, particles=6, microbatches=2)
+CPU = torch.device("cpu")
+TWO_SHARDS = StreamConfig(shards=2)
 
 
 @pytest.fixture
@@ -51,123 +54,150 @@ def test_the_digest_changes_with_every_byte_of_the_microbatch_and_no_other(array
 
 
 def test_a_resumed_run_continues_the_file_where_its_checkpoint_was(tmp_path: Path) -> None:
-    audit = Audit(tmp_path, (), Ranks.alone())
+    audit = Audit(tmp_path, {})
     audit.write([(0, "one"), (0, "two")])
     committed = audit.commit()
     audit.write([(0, "trained, but lost with the process")])
-    audit = Audit(tmp_path, committed, Ranks.alone())
+    audit = Audit(tmp_path, committed)
     audit.write([(0, "three")])
     audit.commit()
     assert (tmp_path / AUDIT_FILE).read_text() == "one\ntwo\nthree\n"
     assert (tmp_path / AUDIT_FILE).stat().st_mode & 0o077 == 0
 
 
-class Rank(Ranks):
-    """One of two, without the other."""
+class OneOfSeveral(Ranks):
+    """A rank, to which the others' texts are told."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.own = ""
+        self.told: list[str] = []
 
     def gather(self, text: str) -> list[str]:
-        return [text, "7"] if self.is_first else ["9", text]
+        self.own = text
+        return [*self.told, text]
 
 
-def test_each_rank_continues_its_own_file_and_tells_the_size_of_all(tmp_path: Path) -> None:
-    other = Audit(tmp_path, (), Rank(1, 2))
-    other.write([(0, "of rank 1")])
-    assert other.commit() == (9, 10)
-    assert (tmp_path / "audit-rank1.jsonl").read_text() == "of rank 1\n"
-    assert not (tmp_path / AUDIT_FILE).exists()
-
-
-def test_with_fewer_ranks_than_before_the_first_cuts_the_files_of_those_that_left(tmp_path: Path) -> None:
-    (tmp_path / "audit-rank1.jsonl").write_text("kept\nlost\n")
-    Audit(tmp_path, (0, 5), Ranks.alone())
-    assert (tmp_path / "audit-rank1.jsonl").read_text() == "kept\n"
-
-
-class Agreeing(Ranks):
-    """One of several, which are told to it."""
-
-    texts: Sequence[str] = ()
-
-    def gather(self, text: str) -> list[str]:
-        return list(self.texts) or [text] * self.size
-
-
-def audit_session(run_dir: Path, sizes_bytes: tuple[int, ...], num_ranks: int, line: str) -> tuple[int, ...]:
-    """Each of ``num_ranks`` trainers writes a line, and one behind the checkpoint; the sizes that this one holds."""
-    ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
-    audits = [Audit(run_dir, sizes_bytes, rank) for rank in ranks]
+def session(run_dir: Path, sizes: dict[str, int], num_ranks: int, stream: StreamConfig, word: str) -> dict[str, int]:
+    """Each of ``num_ranks`` trainers writes a line to each of its shards, and one behind the checkpoint. Returns what
+    this one holds."""
+    ranks = [OneOfSeveral(rank, num_ranks) for rank in range(num_ranks)]
+    audits = [Audit(run_dir, sizes, rank, stream) for rank in ranks]
+    for rank, audit in zip(ranks, audits, strict=True):
+        for share in shares_of_rank(stream, rank.rank, num_ranks):
+            audit.write([(share.shard, f"{share.shard} {share.rank} {word}")])
     for audit in audits:
-        audit.write([(0, line)])
         audit.commit()
     for rank in ranks:
-        rank.texts = [str((run_dir / audit_file(number)).stat().st_size) for number in range(num_ranks)]
-    (committed,) = {audit.commit() for audit in audits}
-    for audit in audits:
-        audit.write([(0, "behind the checkpoint")])
+        rank.told = [other.own for other in ranks]
+    committed, *others = (audit.commit() for audit in audits)
+    assert all(other == committed for other in others), "the sizes of all files, on every rank"
+    for rank, audit in zip(ranks, audits, strict=True):
+        for share in shares_of_rank(stream, rank.rank, num_ranks):
+            audit.write([(share.shard, "behind the checkpoint")])
     return committed
 
 
-@pytest.mark.parametrize("numbers", [(2, 1, 2), (3, 1, 2, 3), (2, 2), (1, 2, 1, 1, 2), (4, 2, 1, 4)])
-def test_no_trainer_loses_its_audit_while_a_run_has_fewer_trainers(tmp_path: Path, numbers: tuple[int, ...]) -> None:
-    sizes_bytes: tuple[int, ...] = ()
-    expected: dict[int, list[str]] = {}
-    for session, num_ranks in enumerate(numbers):
-        sizes_bytes = audit_session(tmp_path, sizes_bytes, num_ranks, f"session {session}")
-        for rank in range(num_ranks):
-            expected.setdefault(rank, []).append(f"session {session}")
-    Audit(tmp_path, sizes_bytes, Ranks.alone())
-    assert {rank: (tmp_path / audit_file(rank)).read_text().splitlines() for rank in expected} == expected
+@pytest.mark.parametrize(
+    ("stream", "numbers"),
+    [
+        (StreamConfig(), (2, 1, 2)),
+        (StreamConfig(), (3, 1, 2, 3)),
+        (StreamConfig(), (4, 2, 1, 4)),
+        (TWO_SHARDS, (1, 4, 2, 4)),
+    ],
+)
+def test_no_trainer_loses_its_audit_while_a_run_has_fewer_trainers(
+    tmp_path: Path, stream: StreamConfig, numbers: tuple[int, ...]
+) -> None:
+    sizes: dict[str, int] = {}
+    expected: dict[Path, list[str]] = {}
+    for number, num_ranks in enumerate(numbers):
+        sizes = session(tmp_path, sizes, num_ranks, stream, f"in session {number}")
+        for share in (share for rank in range(num_ranks) for share in shares_of_rank(stream, rank, num_ranks)):
+            path = shard_dir(tmp_path, share.shard if stream.shards > 1 else None) / audit_file(share.rank)
+            expected.setdefault(path, []).append(f"{share.shard} {share.rank} in session {number}")
+    Audit(tmp_path, sizes, None, stream)
+    assert {path: path.read_text().splitlines() for path in tmp_path.rglob("*.jsonl")} == expected
 
 
-STREAM = StreamConfig(shards=2)
-
-
-def lines_of(run_dir: Path) -> dict[str, list[str]]:
-    return {str(path.relative_to(run_dir)): path.read_text().splitlines() for path in sorted(run_dir.rglob("*.jsonl"))}
-
-
-def test_each_shard_has_an_audit_in_its_folder_which_any_number_of_ranks_continues(tmp_path: Path) -> None:
-    for shard in range(2):
-        shard_dir(tmp_path, shard).mkdir(parents=True)
-
-    def line(shard: int, rank: int, session: int) -> str:
-        return json.dumps({"shard": shard, "rank": rank, "session": session})
-
-    sizes_bytes: tuple[int, ...] = ()
-    for session, num_ranks in enumerate((1, 4, 2, 4)):
-        ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
-        audits = [Audit(tmp_path, sizes_bytes, rank, STREAM) for rank in ranks]
-        told = []
-        for rank, audit in zip(ranks, audits, strict=True):
-            shares = shares_of_rank(STREAM, rank.rank, num_ranks)
-            audit.write([(share.shard, line(share.shard, share.rank, session)) for share in shares])
-            audit.commit()
-            folders = [shard_dir(tmp_path, share.shard) / audit_file(share.rank) for share in shares]
-            told.append(" ".join(str(path.stat().st_size) for path in folders))
-        for rank in ranks:
-            rank.texts = told
-        (sizes_bytes,) = {audit.commit() for audit in audits}
-        audits[0].write([(0, line(0, 0, 99))])
-    Audit(tmp_path, sizes_bytes, Ranks.alone(), STREAM)
-    assert lines_of(tmp_path) == {
-        f"shards/{shard:03d}/{audit_file(rank)}": [line(shard, rank, session) for session in sessions]
-        for shard in range(2)
-        for rank, sessions in ((0, range(4)), (1, (1, 3)))
-    }
+def test_the_sizes_in_a_checkpoint_cut_no_other_file(tmp_path: Path) -> None:
+    other = tmp_path / "of-the-user.jsonl"
+    other.write_text("all of it")
+    Audit(tmp_path / "run", {"../of-the-user.jsonl": 0, str(other): 0, "shards/../../of-the-user.jsonl": 0})
+    assert other.read_text() == "all of it"
 
 
 @pytest.mark.parametrize(("former", "now"), [(4, 2), (2, 4), (1, 2), (2, 2)])
 def test_a_new_plan_of_other_shards_cuts_no_audit_inside_a_line(tmp_path: Path, former: int, now: int) -> None:
-    for shard in range(4):
-        shard_dir(tmp_path, shard).mkdir(parents=True)
-    before, after = (StreamConfig(shards=shards) for shards in (former, now))
-    audit = Audit(tmp_path, (), Ranks.alone(), before)
+    audit = Audit(tmp_path, {}, None, StreamConfig(shards=former))
     audit.write([(shard, json.dumps({"text": "x" * shard * shard})) for shard in range(former)])
-    progress = TrainingProgress("former", shards=former)
+    progress = TrainState(NoModelTask(CPU), CPU, "former", shards=former)
     progress.audit_bytes = audit.commit()
-    kept = lines_of(tmp_path)
-    resumed = TrainingProgress("new", shards=now)
-    resumed.restore(progress.checkpoint("{}"), accept_new_plan=True)
-    audit = Audit(tmp_path, resumed.audit_bytes, Ranks.alone(), after)
-    assert len(audit.commit()) == now
-    assert {path: lines for path, lines in lines_of(tmp_path).items() if lines} == kept
+    kept = {path: path.read_text() for path in tmp_path.rglob("*.jsonl")}
+    resumed = TrainState(NoModelTask(CPU), CPU, "new", shards=now)
+    resumed.restore(progress.checkpoint("{}"))
+    Audit(tmp_path, resumed.audit_bytes, None, StreamConfig(shards=now)).commit()
+    assert {path: text for path in tmp_path.rglob("*.jsonl") if (text := path.read_text())} == kept
+
+
+def audit_of(attempt: RunAttempt, sizes: dict[str, int] | None = None, ranks: Ranks | None = None) -> Audit:
+    return Audit(attempt.shared, sizes or {}, ranks, TWO_SHARDS, attempt)
+
+
+def lines(shared: Path, shard: int) -> list[str]:
+    return (shared / "shards" / f"{shard:03d}" / "audit.jsonl").read_text().splitlines()
+
+
+def test_of_several_nodes_lines_reach_the_files_with_the_checkpoint_and_not_before(tmp_path: Path) -> None:
+    audit = audit_of(begin_attempt(tmp_path))
+    audit.write([(0, "one"), (1, "two")])
+    audit.write([(0, "three")])
+    assert lines(tmp_path, 0) == []
+    sizes = audit.commit()
+    assert (lines(tmp_path, 0), lines(tmp_path, 1)) == (["one", "three"], ["two"])
+    assert list(sizes.values()) == [10, 4]
+    assert audit.commit() == sizes
+
+
+def test_the_files_go_on_on_other_nodes_where_the_checkpoint_is(tmp_path: Path) -> None:
+    first = audit_of(begin_attempt(tmp_path))
+    first.write([(0, "one"), (1, "one")])
+    sizes = first.commit()
+    first.write([(0, "two")])
+    first.commit()  # but the checkpoint of these sizes never came to disk
+    attempt = begin_attempt(tmp_path)
+    for shard in (0, 1):  # two nodes now, each with a rank
+        audit = audit_of(attempt, sizes, OneOfSeveral(shard, 2))
+        audit.write([(shard, "five")])
+        audit.commit()
+    assert (lines(tmp_path, 0), lines(tmp_path, 1)) == (["one", "five"], ["one", "five"])
+
+
+def test_a_rollback_cuts_the_files_and_what_was_not_written_yet(tmp_path: Path) -> None:
+    audit = audit_of(begin_attempt(tmp_path))
+    audit.write([(0, "one")])
+    sizes = audit.commit()
+    audit.write([(0, "two")])
+    audit.commit()
+    audit.write([(0, "three")])
+    audit.cut(sizes)
+    assert lines(tmp_path, 0) == ["one"]
+    audit.write([(0, "four")])
+    audit.commit()
+    assert lines(tmp_path, 0) == ["one", "four"]
+
+
+def test_a_rank_of_an_older_attempt_writes_nothing(tmp_path: Path) -> None:
+    older = audit_of(begin_attempt(tmp_path))
+    older.write([(0, "one")])
+    sizes = older.commit()
+    older.write([(0, "two")])
+    newer = audit_of(begin_attempt(tmp_path), sizes)
+    newer.write([(0, "seven")])
+    newer.commit()
+    with pytest.raises(OutdatedAttemptError):
+        older.commit()
+    with pytest.raises(OutdatedAttemptError):
+        older.cut({})
+    assert lines(tmp_path, 0) == ["one", "seven"]

@@ -14,7 +14,7 @@ from common import messages as m
 from common.config import StreamConfig
 from common.plan import Footer, RowGroup, SlotCapacity, StagedFile, plan_block
 from services.fetcher.dispatcher import Action, Dispatcher, Send
-from services.trainer.stream.position import StreamPosition
+from services.trainer.position import StreamPosition
 from workloads.muons.columns import MUONS
 
 PLAN = "ab" * 16
@@ -44,7 +44,7 @@ class Stream:
         self._dispatcher = Dispatcher(slots=64, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=100)
         self.positions = [StreamPosition()] * ranks
         self._half_of: int | None = None
-        self._act(self._dispatcher.handle("decoder", m.Hello(64), 0.0))
+        self._act(self._dispatcher.handle("decoder", m.Hello(64)))
         self._act(self._dispatcher.add_units(units))
         self._act(self._dispatcher.end_plan())
         for rank in range(ranks):
@@ -58,7 +58,7 @@ class Stream:
                 self._tell(rank, m.Want(1))
 
     def _tell(self, rank: int, message: m.Message) -> None:
-        self._act(self._dispatcher.handle(f"trainer {rank}", message, 0.0))
+        self._act(self._dispatcher.handle(f"trainer {rank}", message))
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -66,7 +66,7 @@ class Stream:
                 case Send("decoder", m.Lease(lease, _, unit)):
                     layout = m.Layout(unit.rows, unit.rows, 2)
                     done = m.Done(unit.k, lease, layout, m.Tally(rows_read=unit.rows))
-                    self._act(self._dispatcher.handle("decoder", done, 0.0))
+                    self._act(self._dispatcher.handle("decoder", done))
                 case Send(trainer, m.DeliveredUnit() as unit):
                     rank = int(trainer.split()[1])
                     position = self.positions[rank]
@@ -86,7 +86,7 @@ class Stream:
                     assert not isinstance(action, Send) or isinstance(action.message, m.End), action
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5),
     st.sets(st.integers(0, 9)),

@@ -9,20 +9,24 @@ import pytest
 import torch
 from fake_cuda import FakeCuda
 
-from common.arena import Arena
 from common.messages import Layout
-from common.ragged import unit_arrays
 from common.schema import EventSchema
-from common.unit_arrays import UnitArrays
-from services.trainer.stream.copier import CudaCopier, _warn_of_pageable_memory, make_copier
-from services.trainer.stream.microbatch_copy import num_bytes
+from common.transport import Arena
+from common.unit_arrays import UnitArrays, unit_arrays
+from services.trainer.copier import CudaCopier, _warn_of_pageable_memory, make_copier, num_bytes
 from workloads.base.batch import Microbatch
 from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 COUNTS = np.array([2, 0, 3, 1, 4])
+
+
 BOUNDS = np.array([0, 3, 5])
+
+
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 

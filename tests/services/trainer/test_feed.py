@@ -15,8 +15,8 @@ from feeding import ALL_ROWS, CONFIG, EVENTS, STREAM, BatchFeed, Fetcher, rows
 
 from common import messages as m
 from common.errors import BadInputError
-from services.trainer.stream.copier import copiers_for
-from services.trainer.stream.position import StreamPosition
+from services.trainer.position import StreamPosition
+from services.trainer.units import BatchWaits
 from workloads.muons.columns import MUONS
 
 
@@ -59,7 +59,7 @@ def test_a_feed_goes_on_with_the_next_batch_when_the_fetcher_comes_back(
     fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No warning: under `icestream.stream` it would precede the user's error that ended the fetcher."""
-    caplog.set_level("INFO", "services.trainer.stream.feed")
+    caplog.set_level("INFO", "services.trainer.feed")
     first = fetch()
     feed = connect()
     found: list[int] = []
@@ -86,25 +86,15 @@ def test_a_fetcher_that_comes_back_with_another_plan_is_refused(
         list(batches)
 
 
-def test_a_skipped_unit_is_counted_and_told(fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]) -> None:
-    fetch(skip=(2,))
-    feed = connect()
-    found = [row for fed in feed.batches(StreamPosition()) for row in rows(fed)]
-    assert found == [row for row in ALL_ROWS if row // 100 != 2]
-    assert feed.position.skipped_units == (2,)
-    assert feed.position.counters.events_quarantined == EVENTS[2]
-    assert feed.position.counters.adds_up()
-
-
-@pytest.mark.parametrize("wrong", [1, 2])
+@pytest.mark.parametrize("wrong", [2])
 def test_a_slot_with_another_unit_is_decoded_again_and_training_goes_on(
     fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], wrong: int
 ) -> None:
     fetcher, feed = fetch(wrong_headers={0: wrong, 3: wrong}), connect()
     batches = list(feed.batches(StreamPosition()))
     assert [row for fed in batches for row in rows(fed)] == ALL_ROWS
-    assert [reject.k for reject in fetcher.rejected] == [0] * wrong + [3] * wrong
-    assert "but holds" in fetcher.rejected[0].reason
+    assert [reject.k for reject in fetcher.of(m.Reject)] == [0] * wrong + [3] * wrong
+    assert "but holds" in fetcher.of(m.Reject)[0].reason
 
 
 def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(
@@ -113,7 +103,7 @@ def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(
     fetcher, feed = fetch(wrong_headers={2: 1000}), connect()
     found = [row for fed in feed.batches(StreamPosition()) for row in rows(fed)]
     assert found == [row for row in ALL_ROWS if row // 100 != 2]
-    assert len(fetcher.rejected) == 3
+    assert len(fetcher.of(m.Reject)) == 3
     assert feed.position.skipped_units == (2,)
     assert feed.position.counters.adds_up()
 
@@ -124,7 +114,7 @@ def test_an_attaching_trainer_names_the_bad_files_that_it_counted(
     fetcher, feed = fetch(), connect()
     journal = (m.Quarantined(9, -1, 3, "no footer"), m.Quarantined(2, 0, 3, "a row group"), m.Quarantined(4, -1, 0, ""))
     list(feed.batches(StreamPosition(quarantined=journal)))
-    assert [attach.bad_files for attach in fetcher.attached] == [(4, 9)]
+    assert [attach.bad_files for attach in fetcher.of(m.Attach)] == [(4, 9)]
 
 
 def open_positions(feed: BatchFeed) -> dict[int, StreamPosition]:
@@ -161,22 +151,6 @@ def test_no_event_is_trained_twice_when_a_half_trained_unit_comes_back_different
             assert line in caplog.text
     assert len(opened) > 1
     assert fetcher.dispatcher.counts["unexpected_messages"] == 0
-
-
-def test_a_half_trained_unit_that_comes_back_the_same_is_not_told(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], caplog: pytest.LogCaptureFixture
-) -> None:
-    fetch()
-    first = connect()
-    opened = open_positions(first)
-    first.close()
-    for position in opened.values():
-        feed = connect()
-        list(feed.batches(position))
-        feed.close()
-        assert feed.position.changed_units == ()
-        assert feed.position.counters.events_trained == len(ALL_ROWS)
-    assert "came back" not in caplog.text
 
 
 def test_a_second_trainer_is_refused(fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]) -> None:
@@ -331,8 +305,8 @@ def test_ids_come_beside_the_batch_only_if_somebody_needs_them(
         MUONS,
         STREAM,
         CONFIG,
-        copiers=copiers_for(torch.device("cpu"), MUONS.step_columns),
-        prefetch_units=2,
+        device=torch.device("cpu"),
+        columns=MUONS.step_columns,
         audit=False,
         stopped=lambda: False,
         keep_ids=keep_ids,
@@ -360,3 +334,18 @@ def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(
         told += [feed.waits.get_s] if feed.waits.get_s > max(told, default=0.0) else []
     assert 0.0 < told[0] < told[1] < told[2]
     assert feed.waits.put_s == 0.0
+
+
+def test_a_step_kept_the_feed_waiting_if_the_next_batch_was_at_hand_at_its_end() -> None:
+    waits = BatchWaits()
+    waits.waited(5.0)
+    waits.given(5.0)
+    waits.taken(6.0)  # the lateness is forgotten with the next batch
+    waits.given(6.0)
+    waits.taken(8.0)
+    waits.given(8.0)
+    assert (waits.put_s, waits.get_s) == (3.0, 5.0)
+    waits.taken(11.0)
+    waits.waited(0.25)
+    waits.given(11.25)
+    assert (waits.put_s, waits.get_s) == (3.0, 5.25), "the loop had to wait"

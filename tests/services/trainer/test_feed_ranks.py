@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Fetcher, given_up, rows, with_other_events
+from feeding import ALL_ROWS, STREAM, BatchFeed, Fetcher, given_up, rows, with_other_events
+from thread_ranks import ThreadRanks, together
 
 from common import messages as m
 from common.config import StreamConfig
 from common.errors import BadInputError
-from services.trainer.ranks.agreement import Agreement
-from services.trainer.stream.fed_batch import FedBatch
-from services.trainer.stream.position import StreamPosition
+from services.trainer.agreement import Agreement
+from services.trainer.position import StreamPosition
+from services.trainer.units import FedBatch
 
 PATIENCE_S = 20.0
-
-
-class Meeting:
-    """Exchange of texts between threads, in the place of gloo."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.texts = [""] * size
-        self.barrier = threading.Barrier(size, timeout=PATIENCE_S)
-
-
-class ThreadRank:
-    """One rank of a meeting."""
-
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        self._meeting = meeting
-        self.rank, self.size, self.is_first = rank, meeting.size, rank == 0
-
-    def gather(self, text: str) -> list[str]:
-        self._meeting.texts[self.rank] = text
-        self._meeting.barrier.wait()
-        texts = list(self._meeting.texts)
-        self._meeting.barrier.wait()
-        return texts
 
 
 Connect = Callable[..., BatchFeed]
@@ -51,27 +27,18 @@ Connect = Callable[..., BatchFeed]
 
 def trained(connect: Connect, stream: StreamConfig, num_ranks: int, at: StreamPosition) -> list[list[FedBatch]]:
     """Batches of each rank from a position to the end of the plan, made together."""
-    meeting = Meeting(num_ranks)
-    feeds = [
-        connect(
-            stream=stream,
-            rank=rank,
-            ranks=num_ranks,
-            agreement=Agreement(ThreadRank(meeting, rank), lambda: False) if num_ranks > 1 else None,
-        )
-        for rank in range(num_ranks)
-    ]
-    taken: list[list[FedBatch]] = [[] for _ in feeds]
 
-    def train(rank: int) -> None:
-        taken[rank].extend(feeds[rank].batches(at))
-        feeds[rank].finished(feeds[rank].position)
+    feeds: list[BatchFeed] = []
 
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(num_ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    def train(ranks: ThreadRanks) -> list[FedBatch]:
+        agreement = Agreement(ranks, lambda: False) if num_ranks > 1 else None
+        feed = connect(stream=stream, rank=ranks.rank, ranks=num_ranks, agreement=agreement)
+        feeds.append(feed)
+        batches = list(feed.batches(at))
+        feed.finished(feed.position)
+        return batches
+
+    taken = together(num_ranks, train)
     assert all(feed.ended for feed in feeds)
     assert len({feed.position.model_dump_json() for feed in feeds}) == 1, "all ranks know the same position"
     assert feeds[0].position.counters.adds_up()
@@ -86,13 +53,9 @@ def by_step(taken: Sequence[Sequence[FedBatch]]) -> list[list[str]]:
     return [sorted(line for fed in step for _, line in fed.audit_lines) for step in zip(*taken, strict=True)]
 
 
-def events_of(lines: Sequence[str]) -> list[int]:
-    return [json.loads(line)["events"] for line in lines]
-
-
-@pytest.mark.parametrize("batch_events", [4, 17, 20])
-@pytest.mark.parametrize("slots", [2, 3, 8])
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("num_ranks", "slots", "batch_events"), [(2, 2, 4), (2, 3, 17), (2, 8, 20), (3, 2, 17), (3, 8, 4)]
+)
 def test_several_trainers_make_the_batches_that_one_makes(
     fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, slots: int, batch_events: int
 ) -> None:
@@ -102,43 +65,25 @@ def test_several_trainers_make_the_batches_that_one_makes(
     assert [row for fed in alone[0] for row in rows(fed)] == ALL_ROWS
     fetcher.close()
     fetcher = fetch(stream=stream)
-    together = trained(connect, stream, num_ranks, StreamPosition())
+    of_all = trained(connect, stream, num_ranks, StreamPosition())
     alone_by_step = by_step(alone)
-    assert by_step(together) == alone_by_step
-    for step, lines in zip(zip(*together, strict=True), alone_by_step, strict=True):
+    assert by_step(of_all) == alone_by_step
+    for step, lines in zip(zip(*of_all, strict=True), alone_by_step, strict=True):
         assert {fed.batch.total_events for fed in step} == {sum(fed.batch.num_events for fed in step)}
         places = sorted((line["unit"], line["microbatch"]) for line in map(json.loads, lines))
         for one in (one for fed in step for one in fed.batch.microbatches):
             assert one.number == places.index((one.unit, one.index)), "its place in the whole batch"
-    assert all(any(fed.batch.num_events for fed in of_rank) for of_rank in together), "every trainer has work"
+    assert all(any(fed.batch.num_events for fed in of_rank) for of_rank in of_all), "every trainer has work"
     assert fetcher.finished.wait(PATIENCE_S), "the run is over once all are through"
-
-
-@pytest.mark.parametrize(("batch_events", "expected"), [(4, [4] * 9 + [3]), (17, [17, 18, 4]), (20, [21, 18])])
-@pytest.mark.parametrize("num_ranks", [1, 2])
-def test_every_batch_but_the_last_is_full_and_larger_by_less_than_its_last_microbatch(
-    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, batch_events: int, expected: list[int]
-) -> None:
-    stream = STREAM.model_copy(update={"batch_events": batch_events})
-    fetch(stream=stream)
-    steps = by_step(trained(connect, stream, num_ranks, StreamPosition()))
-    assert [sum(events_of(lines)) for lines in steps] == expected
-    for lines in steps[:-1]:
-        events = [json.loads(line) for line in lines]
-        last = max(events, key=lambda one: (one["unit"], one["microbatch"]))
-        total = sum(one["events"] for one in events)
-        assert batch_events <= total < batch_events + last["events"]
-    assert sum(sum(events_of(lines)) for lines in steps) == sum(EVENTS)
-    assert any(len({json.loads(line)["unit"] for line in lines}) > 1 for lines in steps), "units complete each other"
 
 
 def test_trainers_for_whom_the_last_batch_is_too_small_take_part_without_events(
     fetch: Callable[..., Fetcher], connect: Connect
 ) -> None:
     fetch()
-    together = trained(connect, STREAM, 4, StreamPosition())
-    assert all(fed.batch.num_events == 1 for of_rank in together for fed in of_rank[:-1])
-    last = [of_rank[-1] for of_rank in together]
+    of_all = trained(connect, STREAM, 4, StreamPosition())
+    assert all(fed.batch.num_events == 1 for of_rank in of_all for fed in of_rank[:-1])
+    last = [of_rank[-1] for of_rank in of_all]
     assert sorted(fed.batch.num_events for fed in last) == [0, 1, 1, 1]
     assert {fed.batch.total_events for fed in last} == {3}
     assert {fed.batch.total_particles for fed in last} == {sum(fed.batch.num_particles for fed in last)}
@@ -146,7 +91,7 @@ def test_trainers_for_whom_the_last_batch_is_too_small_take_part_without_events(
     assert (empty.batch.microbatches, empty.audit_lines) == ((), ())
 
 
-@pytest.mark.parametrize("ranks", [(3, 2, 1), (1, 3), (2, 1, 3)])
+@pytest.mark.parametrize("ranks", [(3, 2, 1), (1, 3)])
 def test_a_run_goes_on_with_another_number_of_trainers_after_any_batch(
     fetch: Callable[..., Fetcher], connect: Connect, ranks: tuple[int, ...]
 ) -> None:
@@ -173,7 +118,7 @@ def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Callable[..., Fet
     fetcher = fetch(wrong_headers={3: 2})
     taken = trained(connect, STREAM, 2, StreamPosition())
     assert by_step(taken) == expected
-    assert {reject.k for reject in fetcher.rejected} == {3}
+    assert {reject.k for reject in fetcher.of(m.Reject)} == {3}
 
 
 def another_lease(unit: m.DeliveredUnit) -> m.DeliveredUnit:
@@ -181,27 +126,23 @@ def another_lease(unit: m.DeliveredUnit) -> m.DeliveredUnit:
     return replace(unit, lease=unit.lease + 1000)
 
 
-@pytest.mark.parametrize("slots", [2, 8])
-@pytest.mark.parametrize("k", [0, 3, 5])
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize(("num_ranks", "k", "slots"), [(2, 0, 2), (2, 5, 8), (3, 3, 2)])
 def test_a_slot_that_only_one_trainer_refuses_is_decoded_again_for_all(
     fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, k: int, slots: int
 ) -> None:
     """It is not decoded before the others have let go of it, and they wait for the one that refused it."""
     stream = STREAM.model_copy(update={"slots": slots})
     fetcher = fetch(stream=stream, wrong_headers={}, as_seen={k: another_lease})
-    together = trained(connect, stream, num_ranks, StreamPosition())
-    assert [reject.k for reject in fetcher.rejected] == [k]
-    assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
+    of_all = trained(connect, stream, num_ranks, StreamPosition())
+    assert [reject.k for reject in fetcher.of(m.Reject)] == [k]
+    assert sorted(row for of_rank in of_all for fed in of_rank for row in rows(fed)) == ALL_ROWS
     fetcher.close()
     fetch()
-    assert by_step(together) == by_step(trained(connect, STREAM, 1, StreamPosition()))
+    assert by_step(of_all) == by_step(trained(connect, STREAM, 1, StreamPosition()))
 
 
-@pytest.mark.parametrize("slots", [2, 8])
 @pytest.mark.parametrize("as_seen", [given_up, with_other_events])
-@pytest.mark.parametrize("k", [0, 3, 5])
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize(("num_ranks", "k", "slots"), [(2, 0, 2), (2, 5, 8), (3, 3, 2)])
 def test_trainers_that_were_given_different_events_begin_the_batch_again_and_train_each_event_once(
     fetch: Callable[..., Fetcher],
     connect: Connect,
@@ -214,34 +155,16 @@ def test_trainers_that_were_given_different_events_begin_the_batch_again_and_tra
     """With two slots the one that is ahead may wait for a slot that the other, ready, holds."""
     stream = STREAM.model_copy(update={"slots": slots})
     fetcher = fetch(stream=stream, as_seen={k: as_seen})
-    together = trained(connect, stream, num_ranks, StreamPosition())
+    of_all = trained(connect, stream, num_ranks, StreamPosition())
     assert not fetcher.as_seen, "the trainers were given different events"
     assert caplog.text.count("made different batches") == num_ranks, "all of them begin again, once"
-    assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
+    assert sorted(row for of_rank in of_all for fed in of_rank for row in rows(fed)) == ALL_ROWS
     fetcher.close()
     fetch()
-    assert by_step(together) == by_step(trained(connect, STREAM, 1, StreamPosition()))
-    position = together[0][-1].position
+    assert by_step(of_all) == by_step(trained(connect, STREAM, 1, StreamPosition()))
+    position = of_all[0][-1].position
     assert (position.skipped_units, position.changed_units) == ((), ())
     assert position.counters.events_trained == len(ALL_ROWS)
-
-
-@pytest.mark.parametrize("as_seen", [given_up, with_other_events])
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_trainers_that_differ_in_a_unit_that_one_batch_takes_whole_begin_it_again(
-    fetch: Callable[..., Fetcher],
-    connect: Connect,
-    caplog: pytest.LogCaptureFixture,
-    k: int,
-    as_seen: Callable[[m.DeliveredUnit], m.DeliveredUnit],
-) -> None:
-    """The cursors behind the batch are the same, and of other events the numbers, too."""
-    stream = STREAM.model_copy(update={"batch_events": 40})
-    fetch(stream=stream, as_seen={k: as_seen})
-    together = trained(connect, stream, 2, StreamPosition())
-    assert len(together[0]) == 1
-    assert caplog.text.count("made different batches") == 2
-    assert sorted(row for of_rank in together for fed in of_rank for row in rows(fed)) == ALL_ROWS
 
 
 def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import random
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import messages as m
-from common.ragged import SlotMismatch
-from services.trainer.stream.position import StreamPosition
+from common.config import StreamConfig
+from common.status import Counters
+from common.unit_arrays import SlotMismatch
+from services.trainer.agreement import Turn, shares_of_rank
+from services.trainer.position import ShardedPosition, StreamPosition, read_position, start_of
 
 
 def unit(
@@ -31,19 +35,14 @@ def unit(
     return m.DeliveredUnit(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_events() -> None:
-    position = StreamPosition().after_microbatches(unit(), 1, 4, 11)
-    assert position.cursor == m.Cursor(2, 3, 4, 1)
-    assert position.epoch == 1
-    assert (position.counters.events_read, position.counters.events_trained) == (4, 4)
-    assert (position.counters.particles_trained, position.counters.microbatches) == (11, 1)
-
-
 def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
     tally = m.Tally(rows_read=26, outliers=2, empty=3, quarantined=8, held_out=6, particles_dropped=5)
     first = StreamPosition().after_microbatches(unit(), 1, 4, 11)
     second = first.after_microbatches(unit(), 2, 3, 9)
     done = second.after_unit(unit(tally=tally))
+    assert (first.cursor, first.epoch) == (m.Cursor(2, 3, 4, 1), 1)
+    assert (first.counters.events_read, first.counters.events_trained) == (4, 4)
+    assert (first.counters.particles_trained, first.counters.microbatches) == (11, 1)
     assert first.counters.adds_up()
     assert second.counters.adds_up()
     assert done.counters.adds_up()
@@ -84,12 +83,6 @@ def test_files_that_gave_no_units_are_counted_once_with_the_first_that_is_seen_o
     assert StreamPosition().after_unit(empty).counters.events_quarantined == 30
 
 
-def test_a_position_survives_its_way_through_a_checkpoint() -> None:
-    bad = m.Quarantined(5, -1, 30, "a column is missing")
-    position = StreamPosition().after_microbatches(unit(), 1, 7, 20).after_unit(unit(slot=-1, block_quarantined=(bad,)))
-    assert StreamPosition.model_validate_json(position.model_dump_json()) == position
-
-
 def test_a_unit_that_is_skipped_after_a_part_of_it_was_trained_counts_each_event_once() -> None:
     started = StreamPosition().after_microbatches(unit(), 1, 4, 11)
     tally = m.Tally(rows_read=7, quarantined=7)
@@ -107,8 +100,6 @@ def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:
     assert twice.quarantined == (bad,)
     assert twice.counters.events_quarantined == 14
 
-
-# ------------------------------------------------------------------ a unit that comes back
 
 OLD, NEW = "0d" * 16, "1e" * 16
 
@@ -134,7 +125,7 @@ def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 40), skipped=st.booleans())
 def test_the_sums_are_those_of_the_rows_whatever_a_half_trained_unit_comes_back_as(
     data: st.DataObject, rows: int, skipped: bool
@@ -166,7 +157,6 @@ def test_a_unit_that_comes_back_as_it_was_goes_on() -> None:
     position = open_position(begun)
     assert position.content == OLD
     assert not position.is_changed(begun)
-    assert not position.is_unchecked(begun)
     done = position.after_microbatches(begun, 2, 3, 9).after_unit(begun)
     assert done.content == ""
     assert (done.counters.events_trained, done.counters.events_quarantined) == (7, 0)
@@ -182,25 +172,6 @@ def test_a_unit_that_comes_back_different_is_told_with_its_number_and_its_sums()
     assert done.set_aside == ("row group 0: damaged", line)
     assert done.cursors == (m.Cursor(2, 3, 2, 0),)
     assert done.skipped_units == (), "the unit is behind the cursor: nobody skips it again"
-
-
-def test_a_unit_of_which_nothing_was_trained_may_come_back_different() -> None:
-    assert not StreamPosition().is_changed(unit(0, content=NEW))
-    behind = open_position(unit(1, content=OLD)).after_microbatches(unit(1, content=OLD), 2, 3, 9)
-    assert not behind.after_unit(unit(1, content=OLD)).is_changed(unit(2, content=NEW))
-
-
-def test_a_checkpoint_that_does_not_know_the_content_is_read_and_its_unit_goes_on_unchecked() -> None:
-    position = open_position(unit(1, content=OLD))
-    former = json.loads(position.model_dump_json())
-    del former["changed_units"], former["content"]
-    read = StreamPosition.model_validate_json(json.dumps(former))
-    assert read.is_unchecked(unit(1, content=NEW))
-    assert not read.is_changed(unit(1, content=NEW))
-    assert read.after_microbatches(unit(1, content=NEW), 2, 3, 9).content == NEW
-
-
-# ------------------------------------------------------------------ growth, as other ranks are told of it
 
 
 def test_a_position_that_grows_by_what_was_told_is_that_of_the_rank_that_told_it() -> None:
@@ -261,3 +232,92 @@ def test_invalid_events_of_a_unit_that_changed_are_quarantined_with_the_rest_of_
     assert (counters.events_trained, counters.events_invalid, counters.events_quarantined) == (4, 0, 6)
     assert done.broken_rules == ()
     assert counters.adds_up()
+
+
+STREAM = StreamConfig(shards=4)
+UNITS = (5, 8, 0, 3)
+"""Units of each shard."""
+
+
+def unit_of_shard(shard: int, k: int) -> m.DeliveredUnit:
+    bad = (m.Quarantined(100 + shard, -1, 3, f"bad {shard}"),) if not k else ()
+    tally = m.Tally(rows_read=10, outliers=k % 3)
+    places = {"epoch": 0, "block": k, "block_first_unit": k, "source": m.Source(1, "digest"), "content": "content"}
+    return unit(k, layout=m.Layout(10 - k % 3, 20, 2), tally=tally, block_quarantined=bad, **places)
+
+
+def trained(ranks: int, seed: int) -> StreamPosition:
+    """Position after ``ranks`` trainers have trained all units of all shards, in random order."""
+    rng = random.Random(seed)
+    position: StreamPosition = start_of(STREAM.shards)
+    shares = [shares_of_rank(STREAM, rank, ranks) for rank in range(ranks)]
+    for k in range(max(UNITS)):
+        growths: dict[int, StreamPosition] = {}
+        for of in rng.sample(shares, ranks):
+            mine = position
+            for share in rng.sample(of, len(of)):
+                if k < UNITS[share.shard]:
+                    arrived = unit_of_shard(share.shard, k)
+                    place = mine.shards[share.shard].after_microbatches(arrived, 2, arrived.layout.events, 20)
+                    mine = mine.with_shards({share.shard: place.after_unit(arrived)})
+                grown = mine.shards[share.shard].since(position.shards[share.shard])
+                turn = Turn(growths={share.shard: grown}).model_dump_json(exclude_defaults=True)
+                told = Turn.model_validate_json(turn).growths[share.shard]
+                assert growths.setdefault(share.shard, told) == told, "all trainers of a shard say the same"
+        position = position.with_shards({shard: position.shards[shard].grown(one) for shard, one in growths.items()})
+    return position
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_any_number_of_ranks_in_any_order_ends_at_the_same_position(ranks: int) -> None:
+    expected = trained(1, seed=0)
+    for seed in range(5):
+        assert trained(ranks, seed) == expected
+    assert [shard.counters.units for shard in expected.shards] == list(UNITS)
+    events = [10 * number + 3 * bool(number) for number in UNITS]
+    assert [shard.counters.events_read for shard in expected.shards] == events
+    assert expected.counters.events_read == sum(events)
+    assert expected.counters.adds_up()
+
+
+def test_a_checkpoint_is_read_as_it_was_written() -> None:
+    position = trained(2, seed=3)
+    assert isinstance(position, ShardedPosition)
+    assert position.cursors == tuple(chain.from_iterable(shard.cursors for shard in position.shards))
+    assert read_position(position.model_dump_json()) == position
+    alone = StreamPosition()
+    assert read_position(alone.model_dump_json()) == alone
+    assert "shards" not in alone.model_dump_json(), "the checkpoint of a run without shards is that of before"
+
+
+def test_a_new_plan_begins_each_shard_and_keeps_what_was_counted() -> None:
+    position = trained(1, seed=0)
+    begun = position.begin_plan()
+    assert begun.counters == position.counters
+    assert all(shard.counters == Counters() for shard in begun.shards)
+    assert begun.cursors == start_of(4).cursors
+    other = start_of(2, position)
+    assert (other.counters, len(other.shards)) == (position.counters, 2)
+
+
+def test_a_new_plan_of_any_number_of_shards_keeps_the_reasons_of_invalid_events() -> None:
+    rules = (m.InvalidEvents("a rule", 3, ("where",)),)
+    former = StreamPosition(counters=Counters(events_read=3, events_invalid=3), broken_rules=rules)
+    for shards in (1, 2):
+        begun = start_of(shards, former).begin_plan()
+        assert (begun.broken_rules, begun.counters.events_invalid) == (rules, 3)
+        assert read_position(begun.model_dump_json()) == begun
+    again = begun.with_shards({1: StreamPosition(broken_rules=rules)}).begin_plan()
+    assert [one.events for one in again.broken_rules] == [6]
+
+
+def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
+    begun = start_of(4)
+    assert begun.source == m.Source()
+    ranges, complete = m.Source(3, "three"), m.Source(2, "complete")
+    of_shards = [StreamPosition().model_copy(update={"source": source}) for source in (m.Source(), ranges)]
+    position = begun.with_shards(dict(enumerate(of_shards)))
+    assert position.source == ranges
+    later = StreamPosition().model_copy(update={"source": complete, "epoch": 1})
+    assert position.with_shards({3: later}).source == complete
+    assert read_position(position.model_dump_json()) == position

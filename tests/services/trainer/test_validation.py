@@ -1,148 +1,234 @@
-"""The block of a run's first events: filled from the stream, the same after a restart, and of its owner's only."""
+"""The validation block: of a run's first events or of files, the same after a restart, and of its owner's only."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
-from torch import Tensor
+from derived_columns import DERIVED, charges_of
 
-from common.attempt import OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
-from services.config.trainer import ValidationConfig
-from services.trainer.telemetry.validation import VALIDATION_FILE, ValidationBlock
+from common.locks import OutdatedAttemptError, begin_attempt
+from common.schema import EventSchema
+from common.unit_arrays import Array, UnitArrays
+from services.config.settings import ValidationConfig
+from services.trainer import validation as module
+from services.trainer.validation import INDEX_FILE, UNITS_FILE, StoredBatch, ValidationBlock, made_for
 from workloads.base.batch import Batch, Microbatch
+from workloads.muons.columns import MUONS
 
 CPU = torch.device("cpu")
+MADE_FOR = {"events": 40, "input": [], "held_out": 0.1}
 
 
-def make_part(counts: list[int], first: int, epoch: int = 0) -> Microbatch:
-    """Event i, counted from ``first``, and its particles hold the number i."""
-    counts_E = torch.tensor(counts, dtype=torch.int64)
-    offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
-    numbers_E1 = torch.arange(first, first + len(counts), dtype=torch.float32).unsqueeze(1)
-    offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
-    part = Microbatch(
-        epoch=0,
-        unit=0,
-        index=0,
-        offsets_E1=offsets_E1,
-        host_offsets_E1=offsets_E1.numpy(),
-        event_columns={"primary": numbers_E1},
-        particle_columns={"muons": numbers_E1.repeat_interleave(counts_E, 0)},
-        num_events=len(counts),
-        num_particles=sum(counts),
+def piece(ids: range, bounds: list[int]) -> UnitArrays:
+    """Events of derived_columns.py."""
+    charges = [charges_of(number) for number in ids]
+    flat = np.array([one for event in charges for one in event], np.float32).reshape(-1, 1)
+    column = np.arange(ids.start, ids.stop, dtype=np.int64)[:, None]
+    return UnitArrays(
+        offsets=np.cumsum([0, *map(len, charges)]),
+        microbatch_bounds=np.array(bounds),
+        event_columns={"total": 2.0 * column, "number": column, "source_file": column, "source_row": column},
+        particle_columns={"hits": flat, "opens": flat > 3},
     )
-    return replace(part, epoch=epoch)
 
 
-def make_block(run_dir: Path, events: int = 7, *inputs: str) -> ValidationBlock:
-    return ValidationBlock(run_dir, ValidationConfig(events=events, input=inputs), CPU)
-
-
-def contents(batch: Batch | None) -> tuple[list[float], list[int], list[float]]:
-    """Events, particles of each, and whose these are."""
-    assert batch is not None
-    parts = batch.microbatches
-    assert batch.num_events == sum(len(part.offsets_E1) - 1 for part in parts)
-    assert batch.num_particles == sum(len(part.particle_columns["muons"]) for part in parts)
-
-    def joined(columns: list[Tensor]) -> list[float]:
-        return torch.cat(columns).flatten().tolist()
-
-    return (
-        joined([part.event_columns["primary"] for part in parts]),
-        torch.cat([part.offsets_E1.diff() for part in parts]).tolist(),
-        joined([part.particle_columns["muons"] for part in parts]),
+def of_run(ids: range, epoch: int = 0) -> tuple[Microbatch, dict[str, Array]]:
+    """Microbatch as a run has it on the device, and the ids, which the device does not get."""
+    unit = piece(ids, [0, len(ids)])
+    microbatch = Microbatch(
+        epoch=epoch,
+        unit=7,
+        index=3,
+        offsets_E1=torch.from_numpy(unit.offsets),
+        host_offsets_E1=unit.offsets,
+        event_columns={"total": torch.from_numpy(unit.event_columns["total"])},
+        particle_columns={name: torch.from_numpy(column) for name, column in unit.particle_columns.items()},
+        num_events=len(ids),
+        num_particles=int(unit.offsets[-1]),
     )
+    return microbatch, {"number": unit.event_columns["number"]}
+
+
+def add(block: ValidationBlock, *parts: tuple[Microbatch, dict[str, Array]]) -> None:
+    block.add(Batch(tuple(part for part, _ in parts)), [ids for _, ids in parts])
+
+
+def numbers(block: ValidationBlock) -> list[int]:
+    """The events of a block, after a look at their columns."""
+    assert block.batch is not None
+    parts = list(block.batch.microbatches)
+    assert block.batch.num_events == block.batch.total_events == sum(part.num_events for part in parts)
+    assert block.batch.num_particles == sum(part.num_particles for part in parts)
+    found = []
+    for part in parts:
+        assert part.offsets_E1.tolist() == part.host_offsets_E1.tolist()
+        assert part.event_columns.keys() == {"number", "total"}, "no sources"
+        assert part.particle_columns["opens"].dtype == torch.bool
+        for event, number in enumerate(part.event_columns["number"][:, 0].tolist()):
+            particles = slice(*part.host_offsets_E1[event : event + 2].tolist())
+            assert part.particle_columns["hits"][particles, 0].tolist() == charges_of(number)
+            assert part.event_columns["total"][event, 0] == 2 * number
+            found.append(number)
+    return found
+
+
+def first_events(run_dir: Path, events: int = 7) -> ValidationBlock:
+    return ValidationBlock(run_dir, DERIVED, made_for(ValidationConfig(events=events), 0.0), CPU)
+
+
+PIECES = [piece(range(12), [0, 5, 12]), piece(range(50, 58), [0, 8])]
+OF_FILES = [*range(12), *range(50, 58)]
+
+
+def of_files(run_dir: Path, schema: EventSchema = DERIVED, **changes: object) -> ValidationBlock:
+    block = ValidationBlock(run_dir, schema, MADE_FOR | changes, CPU)
+    if block.batch is None:
+        block.write(iter(PIECES))
+    return block
 
 
 def test_it_is_the_first_events_of_the_run_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    block = make_block(tmp_path)
-    block.add(Batch((make_part([1, 0], 0), make_part([2], 2))))
-    block.add(Batch(()))
+    block = first_events(tmp_path)
+    add(block, of_run(range(2)), of_run(range(2, 3)))
+    add(block)
     assert block.batch is None
-    assert not (tmp_path / VALIDATION_FILE).exists()
-    block.add(Batch((make_part([], 3), make_part([0, 3], 3))))
-    block.add(Batch((make_part([1, 2, 9, 9], 5),)))
-    events = ([0, 1, 2, 3, 4, 5, 6], [1, 0, 2, 0, 3, 1, 2], [0, 2, 2, 4, 4, 4, 5, 6, 6])
-    assert contents(block.batch) == events
-    block.add(Batch((make_part([5], 100),)))
-    assert contents(block.batch) == events
-    assert (tmp_path / VALIDATION_FILE).stat().st_mode & 0o077 == 0
-
-    restarted = make_block(tmp_path)
-    assert contents(restarted.batch) == events
-    restarted.add(Batch((make_part([5], 100),)))
-    assert contents(restarted.batch) == events
-    assert [path.name for path in tmp_path.iterdir()] == [VALIDATION_FILE]
-
-
-def test_ids_that_the_device_did_not_get_are_in_the_block_and_in_its_file(tmp_path: Path) -> None:
-    """Distances between halves of the block need them: events of one shower stay together."""
-    block = make_block(tmp_path, 3)
-    ids = [{"primary_id": np.array([[7, one], [8, one]], np.uint64)} for one in range(2)]
-    block.add(Batch((make_part([1, 0], 0), make_part([2, 1], 2))), ids)
-    for found in (block.batch, make_block(tmp_path, 3).batch):
-        assert found is not None
-        assert [part.event_columns["primary_id"].tolist() for part in found.microbatches] == [
-            [[7, 0], [8, 0]],
-            [[7, 1]],
-        ]
-        assert contents(found)[0] == [0, 1, 2]
-
-
-def test_nothing_of_a_large_batch_is_kept_but_its_events(tmp_path: Path) -> None:
-    block = make_block(tmp_path, 2)
-    large = make_part([1] * 10_000, 0)
-    block.add(Batch((large.part(0, 1), large)))  # the first one is a view, as those of a unit on a GPU are
-    assert block.batch is not None
-    for tensor in (block.batch.microbatches[0].offsets_E1, *block.batch.microbatches[0].particle_columns.values()):
-        assert tensor.untyped_storage().nbytes() < 1000
+    assert not list(tmp_path.iterdir())
+    add(block, of_run(range(3, 3)), of_run(range(3, 5)))
+    add(block, of_run(range(5, 9)))
+    assert numbers(block) == [*range(7)]
+    restarted = first_events(tmp_path)
+    for same in (block, restarted):
+        add(same, of_run(range(100, 101)))
+        assert numbers(same) == [*range(7)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [INDEX_FILE, UNITS_FILE]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
 
 
 def test_an_event_is_not_in_it_twice_where_the_run_has_too_few(tmp_path: Path) -> None:
-    block = make_block(tmp_path)
-    block.add(Batch((make_part([1, 1], 0),)))
-    block.add(Batch((make_part([1], 2), make_part([1, 1, 1], 0, epoch=1))))
-    assert contents(block.batch)[0] == [0, 1, 2]
+    block = first_events(tmp_path)
+    add(block, of_run(range(2)))
+    add(block, of_run(range(2, 3)), of_run(range(3), epoch=1))
+    assert numbers(block) == [0, 1, 2]
 
 
-def test_other_settings_begin_another_block_and_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    block = make_block(tmp_path, 2)
-    block.add(Batch((make_part([1, 1], 0),)))
-    other = make_block(tmp_path, 3)
+def test_nothing_of_a_large_batch_is_kept_but_its_events(tmp_path: Path) -> None:
+    block = first_events(tmp_path, 2)
+    part, ids = of_run(range(10_000))
+    add(block, (part.part(0, 1), ids))  # a view, as those of a unit on a GPU are
+    for column in (*block._first[0].particle_columns.values(), block._first[0].offsets):
+        assert column.base is None
+
+
+def test_the_block_of_files_has_their_microbatches_and_is_read_once(tmp_path: Path) -> None:
+    assert numbers(of_files(tmp_path)) == OF_FILES
+    again = ValidationBlock(tmp_path, DERIVED, MADE_FOR, CPU)
+    assert numbers(again) == OF_FILES
+    assert again.batch is not None
+    microbatches = again.batch.microbatches
+    assert [part.num_events for part in microbatches] == [5, 7, 8]
+    assert microbatches[-1].num_events == 8
+    assert [part.num_events for part in microbatches[:2]] == [5, 7]
+    with pytest.raises(IndexError):
+        microbatches[3]
+
+
+def test_counting_events_brings_none_of_them_to_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = of_files(tmp_path).batch
+    monkeypatch.setattr(module, "copy_to_host", None)
+    assert isinstance(batch, StoredBatch)
+    assert (batch.num_events, batch.num_particles, len(batch.microbatches)) == (20, 30, 3)
+
+
+def test_no_more_than_a_unit_is_held_at_a_time(tmp_path: Path) -> None:
+    """The reader's units are overwritten as soon as the next one is requested."""
+
+    def reused() -> Iterator[UnitArrays]:
+        for one in PIECES:
+            copies: dict[str, npt.NDArray[np.generic]] = {name: a.copy() for name, a in one.event_columns.items()}
+            yield UnitArrays(one.offsets, one.microbatch_bounds, one.particle_columns, copies)
+            for column in copies.values():
+                column[:] = 99
+
+    block = ValidationBlock(tmp_path, DERIVED, MADE_FOR, CPU)
+    block.write(reused())
+    assert numbers(block) == OF_FILES
+
+
+def test_other_settings_and_other_columns_begin_another_block_and_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(first_events(tmp_path, 2), of_run(range(2)))
+    other = first_events(tmp_path, 3)
     assert other.batch is None
     assert "was made with {'events': 2, 'input': []}: another begins with {'events': 3" in caplog.text
-    other.add(Batch((make_part([1, 1, 1], 50),)))
-    assert ValidationBlock(tmp_path, ValidationConfig(events=3), CPU, held_out=0.1).batch is None
-    assert contents(make_block(tmp_path, 3).batch)[0] == [50, 51, 52]
+    add(other, of_run(range(50, 53)))
+    assert ValidationBlock(tmp_path, DERIVED, made_for(ValidationConfig(events=3), 0.1), CPU).batch is None
+    assert numbers(first_events(tmp_path, 3)) == [50, 51, 52]
+    assert numbers(of_files(tmp_path)) == OF_FILES
+    assert ValidationBlock(tmp_path, MUONS, MADE_FOR, CPU).batch is None
 
 
-def test_a_damaged_block_is_told_with_the_remedy(tmp_path: Path) -> None:
-    for content in (b"", b"not a zip file", None):
-        if content is None:
-            torch.save({"format": 99}, tmp_path / VALIDATION_FILE)
-        else:
-            (tmp_path / VALIDATION_FILE).write_bytes(content)
-        with pytest.raises(BadInputError, match=r"validation\.pt: can't be read .*; delete it to begin another block"):
-            make_block(tmp_path)
+@pytest.mark.parametrize("damage", ["shorter", "other", "gone", "empty"])
+def test_damaged_units_are_told_with_the_remedy(tmp_path: Path, damage: str) -> None:
+    of_files(tmp_path)
+    path = tmp_path / UNITS_FILE
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    {
+        "shorter": lambda: path.write_bytes(content[:-64]),
+        "other": lambda: path.write_bytes(content),
+        "gone": path.unlink,
+        "empty": lambda: path.write_bytes(b""),
+    }[damage]()
+    told = r"validation\.units: can't be read \(.*\); delete it and validation\.json to begin another block"
+    with pytest.raises(BadInputError, match=told):
+        of_files(tmp_path)
+    path.unlink(missing_ok=True)
+    (tmp_path / INDEX_FILE).unlink()
+    assert numbers(of_files(tmp_path)) == OF_FILES
 
 
-def test_a_part_that_a_killed_trainer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"format": 9}, {"units": [{"events": -1, "particles": 0, "microbatches": 0}]}])
+def test_a_damaged_index_is_told_with_the_remedy(tmp_path: Path, change: dict[str, object]) -> None:
+    of_files(tmp_path)
+    index = json.loads((tmp_path / INDEX_FILE).read_text())
+    (tmp_path / INDEX_FILE).write_text(json.dumps(index | change))
+    with pytest.raises(BadInputError, match=r"validation\.json: can't be read \(.*\); delete it"):
+        of_files(tmp_path)
+
+
+def test_a_trainer_that_is_killed_while_it_writes_begins_anew(tmp_path: Path) -> None:
+    def killed() -> Iterator[UnitArrays]:
+        yield PIECES[0]
+        raise KeyboardInterrupt
+
+    of_files(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        ValidationBlock(tmp_path, DERIVED, MADE_FOR | {"events": 3}, CPU).write(killed())
     (tmp_path / "validation.part").write_bytes(b"half")
-    block = make_block(tmp_path, 1)
-    block.add(Batch((make_part([1], 0),)))
-    assert contents(make_block(tmp_path, 1).batch)[0] == [0]
+    assert numbers(of_files(tmp_path, events=3)) == OF_FILES
 
 
 def test_a_trainer_of_an_older_attempt_leaves_the_block_alone(tmp_path: Path) -> None:
     older = begin_attempt(tmp_path)
-    begin_attempt(tmp_path)
-    block = ValidationBlock(tmp_path, ValidationConfig(events=2), CPU, publishing=older.publishing)
+    block = ValidationBlock(tmp_path, DERIVED, MADE_FOR, CPU, older.publishing)
+
+    def frozen() -> Iterator[UnitArrays]:
+        yield PIECES[0]
+        begin_attempt(tmp_path)
+
     with pytest.raises(OutdatedAttemptError):
-        block.add(Batch((make_part([1, 2], 0),)))
-    assert not (tmp_path / VALIDATION_FILE).exists()
+        block.write(frozen())
+    assert not (tmp_path / UNITS_FILE).exists()
+    newer = begin_attempt(tmp_path)
+    ValidationBlock(tmp_path, DERIVED, MADE_FOR, CPU, newer.publishing).write(iter(PIECES))
+    with pytest.raises(OutdatedAttemptError):
+        block.write(iter(PIECES[:1]))
+    assert numbers(of_files(tmp_path)) == OF_FILES

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
-from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.base.optimiser import PartGradients, uncompiled
+from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
 from workloads.base.step import BaseTask
 
 CPU = torch.device("cpu")
@@ -36,7 +35,6 @@ class LineTask(BaseTask[LineConfig, Microbatch]):
     SECTION = "trainer.line"
     METRICS = ("slope_loss", "offset_loss", "slope_grad_norm", "offset_grad_norm", "skipped_updates")
     RECIPE = ("optimiser", "schedule", "schedule_steps")
-    RESTARTS: ClassVar = {"optimiser": ("slope",)}
 
     def __init__(
         self, config: LineConfig, context: StepContext = CONTEXT, *, parallel: bool = True, particle_bytes: int = 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from line_task import points
 from torch import Tensor
 
-from workloads.base.context import StepContext
+from workloads.base.context import Noise, StepContext
+from workloads.base.random_streams import SharedPurpose
 
 CPU = torch.device("cpu")
 
@@ -25,12 +27,6 @@ def test_initial_weights_depend_on_the_seed_alone_and_the_caller_keeps_its_rando
     assert not torch.equal(draw(2), first)
 
 
-def test_networks_compute_in_bfloat16_only_if_wanted() -> None:
-    for bf16, dtype in ((False, torch.float32), (True, torch.bfloat16)):
-        with StepContext(CPU, 1, bf16=bf16).precision():
-            assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
-
-
 def test_a_total_is_summed_over_the_ranks() -> None:
     def with_another_rank(tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -40,3 +36,34 @@ def test_a_total_is_summed_over_the_ranks() -> None:
     total = StepContext(CPU, 1, sum_over_ranks=with_another_rank).total(3)
     assert total.item() == 8
     assert total.dtype == torch.float32
+
+
+CPU = torch.device("cpu")
+
+
+def draw(noise: Noise, number: int, shard: int = 0) -> list[float]:
+    return torch.randn(3, generator=noise.of(points(1, shard=shard, number=number))).tolist()
+
+
+def test_a_place_in_the_batch_of_a_step_has_the_same_noise_whatever_was_drawn_before() -> None:
+    first, second = (Noise(SharedPurpose.TRAINING_NOISE, 7, CPU) for _ in range(2))
+    first.begin(3)
+    draw(first, 0)
+    draw(first, 1)
+    first.begin(4)
+    second.begin(4)
+    draw(second, 1)
+
+    assert draw(first, 0) == draw(second, 0)
+    assert draw(first, 1) != draw(second, 1)  # the second has drawn once already
+
+
+def test_seeds_steps_shards_numbers_and_purposes_have_noise_of_their_own() -> None:
+    drawn = set()
+    for purpose in (SharedPurpose.TRAINING_NOISE, SharedPurpose.HELD_OUT_NOISE):
+        for seed in range(4):
+            noise = Noise(purpose, seed, CPU)
+            for step in range(4):
+                noise.begin(step)
+                drawn |= {tuple(draw(noise, number, shard)) for number in range(4) for shard in range(3)}
+    assert len(drawn) == 2 * 4 * 4 * 4 * 3

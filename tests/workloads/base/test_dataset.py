@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
-from workloads.base.dataset import Written, prepare_folder, share, write_files
+from workloads.base.dataset import prepare_folder, share
 
 OWN_FILE, OWN_FOLDER = re.compile(r"part_\d+\.data"), re.compile("parts")
 
@@ -20,12 +20,6 @@ def test_shares_are_equal_but_for_a_remainder_and_nothing_is_lost(total: int, nu
     assert sum(shares) == total
     assert shares == sorted(shares, reverse=True)
     assert max(shares) - min(shares) <= 1
-
-
-def test_a_new_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
-    prepare(tmp_path / "a" / "b", overwrite=False)
-
-    assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
@@ -52,11 +46,3 @@ def test_with_a_foreign_file_among_them_nothing_is_deleted(tmp_path: Path) -> No
         prepare(tmp_path, overwrite=True)
 
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_files_are_written_in_order_and_summed() -> None:
-    heard: list[Written] = []
-    total = write_files(3, lambda index: Written(1, index, 2 * index, 10), heard.append)
-
-    assert [written.num_events for written in heard] == [0, 1, 2]
-    assert total == Written(3, 3, 6, 30)

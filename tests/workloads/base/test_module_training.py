@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pydantic import field_validator, model_validator
@@ -17,7 +16,7 @@ import icestream
 from common.errors import BadInputError
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.base.own_model import own_training
+from workloads.base.training import own_training
 
 CPU = torch.device("cpu")
 
@@ -98,25 +97,6 @@ def test_a_batch_in_parts_is_the_same_step_and_events_elsewhere_count() -> None:
     assert whole.network.slope.item() == pytest.approx(parts.network.slope.item())
     shared = task().step(batch().among(12, 12))
     assert float(shared["loss"]) == pytest.approx(float(first["loss"]) / 2)
-
-
-def test_training_resumes_from_its_state_to_the_bit() -> None:
-    straight, stopped = task(learning_rate=0.1), task(learning_rate=0.1)
-    for first in range(4):
-        straight.step(batch(6, first))
-    for first in range(2):
-        stopped.step(batch(6, first))
-    resumed = task(learning_rate=0.1)
-    resumed.load_state_dict(stopped.state_dict())
-    for first in range(2, 4):
-        resumed.step(batch(6, first))
-    assert torch.equal(straight.network.slope, resumed.network.slope)
-
-
-def test_the_score_is_the_mean_loss_on_the_validation_block() -> None:
-    mine = task(slope=1.0)
-    found = TRAINING.evaluator(mine, seed=0).evaluate(batch())
-    assert found.scalars["panel/score"] == pytest.approx(float(np.mean([(2 * x) ** 2 for x in range(6)])))
 
 
 class Dropping(nn.Module):

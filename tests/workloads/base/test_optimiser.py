@@ -1,4 +1,4 @@
-"""torch's optimisers without the marks for its compiler: they learn and save the same, and start sooner."""
+"""torch's optimisers without the marks for its compiler: they learn and save the same; averaged weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,41 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from workloads.base.optimiser import uncompiled
+from workloads.base.optimiser import AveragedWeights, uncompiled
+
+
+def numbers(value: float) -> nn.Linear:
+    network = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        network.weight.fill_(value)
+    return network
+
+
+def test_the_average_starts_short_and_then_has_the_given_decay() -> None:
+    network = numbers(0.0)
+    averaged = AveragedWeights(network, decay=0.5)
+    with torch.no_grad():
+        network.weight.fill_(1.0)
+
+    averaged.update(1)
+    assert averaged.average.weight.item() == pytest.approx(10 / 11)  # decay 1 / 11
+    with torch.no_grad():
+        network.weight.fill_(3.0)
+    averaged.update(90)
+    assert averaged.average.weight.item() == pytest.approx((10 / 11 + 3) / 2)  # not 90 / 100
+    assert network.weight.item() == 3
+
+
+def test_the_average_is_used_unless_there_is_none() -> None:
+    averaged, none = AveragedWeights(numbers(1.0), decay=0.9), AveragedWeights(numbers(1.0), decay=0.0)
+    assert averaged.used is averaged.average
+    assert not averaged.average.weight.requires_grad
+    assert none.used is none.latest
+    with torch.no_grad():
+        none.latest.weight.fill_(4.0)
+    none.update(5)
+    assert none.average.weight.item() == 4
+
 
 KINDS = pytest.mark.parametrize(("kind", "options"), [(Adam, {"betas": (0.5, 0.9)}), (SGD, {"momentum": 0.9})])
 
@@ -48,27 +82,17 @@ def test_an_optimiser_without_the_marks_learns_and_saves_what_torchs_does(
     assert torch.equal(*weights)
 
 
-@KINDS
-def test_an_update_that_overflowed_is_left_out(kind: type[Adam | SGD], options: dict[str, Any]) -> None:
-    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
-    optimiser = uncompiled(kind)([weight], 0.1, fused=True, **options)
-    optimiser.found_inf = torch.ones(())  # type: ignore[union-attr]
-    weight.grad = torch.tensor([1.0, 1.0])
-    optimiser.step()
-    assert weight.tolist() == [1.0, 2.0]
-
-
 @pytest.mark.process
 def test_a_trainer_that_starts_and_counts_its_first_step_does_not_import_torchs_compiler() -> None:
     code = """
 import sys
 import torch
 from toy_events import toy_batch
-from services.trainer.speed.flop_meter import FlopMeter
-from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.task import WganTask
-from workloads.muons.models.likelihood.config import LikelihoodConfig
-from workloads.muons.models.likelihood.task import LikelihoodTask
+from services.trainer.speed import FlopMeter
+from workloads.muons.models.config import WganConfig
+from workloads.muons.models.wgan import WganTask
+from workloads.muons.models.config import LikelihoodConfig
+from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.base.context import StepContext
 
 context = StepContext(torch.device("cpu"), 0)
@@ -78,7 +102,8 @@ for task in tasks:
 slow = {"torch._dynamo", "sympy", "matplotlib", "scipy", "pandas"}
 print(sorted(slow & sys.modules.keys()))
 for task in tasks:
-    FlopMeter().step(task, toy_batch(4))
+    with FlopMeter().counted(task, toy_batch(4)):
+        task.step(toy_batch(4))
 print(sorted(slow & sys.modules.keys()))
 """
     root = Path(__file__).parents[3]

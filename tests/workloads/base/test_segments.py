@@ -96,21 +96,6 @@ def test_the_deterministic_mode_gives_the_same_bits(
     assert torch.equal(unpool(slopes_ED[:, : values_PD.shape[1]], segments, ("max",), argmax_ED), only_max_PD)
 
 
-def test_spread_repeats_the_row_of_an_event_for_each_of_its_particles(segments: Segments) -> None:
-    rows = torch.arange(6.0).unsqueeze(1)
-
-    assert spread(rows, segments).squeeze(1).tolist() == [1, 1, 1, 2, 4, 4, 4, 4]
-
-
-def test_sorting_orders_the_particles_of_each_event_and_mixes_none(segments: Segments) -> None:
-    key = torch.tensor([2.0, 1.0, 3.0, -5.0, 9.0, 8.0, 9.0, 7.0])
-
-    permutation = sort_within_events(key, segments)
-
-    assert permutation.tolist() == [1, 0, 2, 3, 7, 5, 4, 6]
-    assert torch.equal(segments.event_P[permutation], segments.event_P)
-
-
 def test_no_particles_at_all_give_zeros_for_each_event() -> None:
     segments = Segments.from_counts(torch.zeros(3, dtype=torch.int64), 0)
     nothing = torch.zeros(0, 2)

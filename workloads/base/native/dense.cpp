@@ -1,6 +1,5 @@
 // Linear layer, layer normalisation and leaky ReLU in one pass over the rows, forwards, backwards, and the pullback
-// whose gradient the penalty needs: each row is read once and written once. See layers.py for the mathematics, dense.py
-// for the arguments.
+// whose gradient the penalty needs: each row is read once and written once. See layers.py for the arguments.
 
 #include "rows.h"
 

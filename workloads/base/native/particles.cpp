@@ -1,6 +1,6 @@
 // Two hidden layers over the particles of events in one pass, forwards and backwards: one block of rows goes through
 // both while it is in the cache, and gradients between them are never written. The first layer's bias is the context
-// of the row's event. See particles.py for the arguments; index is int64: the event of each row, not decreasing.
+// of the row's event. See layers.py for the arguments; index is int64: the event of each row, not decreasing.
 
 #include "rows.h"
 
@@ -36,11 +36,11 @@ static inline void times_few(const float *row, const std::vector<float> &weightT
 
 extern "C" {
 
-// hidden1 = leaky(x W1ᵀ + context[index]), hidden2 = leaky(hidden1 W2ᵀ + bias2), y = hidden2 W3ᵀ + bias3.
-// Feature f of row r is written at y[r * y_row + f * y_column]. hidden2 may be null.
+// hidden1 = leaky(x W1ᵀ + context[index]), hidden2 = leaky(hidden1 W2ᵀ + bias2), y = hidden2 W3ᵀ + bias3 (R x F).
+// hidden2 may be null.
 void chain_forward(const float *x, long R, long A, const float *weight1, long D, const float *context, const long *index,
                    const float *weight2, const float *bias2, const float *weight3, const float *bias3, long F,
-                   float leak, float *hidden2, float *y, long y_row, long y_column) {
+                   float leak, float *hidden2, float *y) {
   std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels2 = panels_of_transpose(weight2, D, D);
   std::vector<float> room(2 * TILE * D);
   for (long r0 = 0; r0 < R; r0 += TILE) {
@@ -52,7 +52,7 @@ void chain_forward(const float *x, long R, long A, const float *weight1, long D,
       for (long f = 0; f < F; f++) {
         vec sum = all(0);
         for (long d = 0; d < D; d += VL) sum += load(second + i * D + d) * load(weight3 + f * D + d);
-        y[(r0 + i) * y_row + f * y_column] = total(sum) + bias3[f];
+        y[(r0 + i) * F + f] = total(sum) + bias3[f];
       }
     }
   }

@@ -1,17 +1,45 @@
-"""Metric of an evaluation: definition, value and floor. Pure."""
+"""Metric of an evaluation: its definition, value, floor, verdict, threshold, and all of these as text. Pure."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import sys
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadInputError
 
 TARGETS = {"zero": 0.0, "half": 0.5, "one": 1.0, "two": 2.0}
 """Best value of a two-sided metric, by `better`."""
+NOTHING = "–"
+"""Text in place of a number that is not known."""
+
+SIGMAS = 2.0
+_NEAR = 2.0
+_MOST_FLOORS = 100
+"""Largest ratio that is shown: a larger one says no more."""
+
+Verdict = Literal["at floor", "near", "off", "no floor"]
+MEANINGS: Mapping[Verdict, str] = {
+    "at floor": f"not more than {SIGMAS:g} standard deviations above the floor, or of differences and ratios on either"
+    " side of it: no difference from a perfect model is seen",
+    "near": f"up to {_NEAR:g} times the floor, or of differences, ratios and AUCs up to {_NEAR * SIGMAS:g} standard"
+    " deviations from it",
+    "off": "more than that",
+    "no floor": "there is no floor to compare with",
+}
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Definition of a metric, without values."""
+    """The definition of a metric, without values."""
 
     unit: str
     better: str
@@ -22,7 +50,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Floor:
-    """Value of a metric for a perfect model; NaN: unknown."""
+    """The value of a metric for a perfect model; NaN: unknown."""
 
     value: float = math.nan
     error: float = math.nan
@@ -33,7 +61,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Metric:
-    """Value of a metric, with error and floor."""
+    """The value of a metric, with error and floor."""
 
     value: float
     error: float
@@ -52,7 +80,7 @@ class Metric:
 
     @classmethod
     def of(cls, definition: Definition, value: float, error: float, floor: Floor) -> Metric:
-        """Metric with this definition."""
+        """Return the metric with this definition."""
         return cls(
             value,
             error,
@@ -63,3 +91,182 @@ class Metric:
             floor_error=floor.error,
             floor_spread=floor.spread,
         )
+
+
+def bootstrap_error(values: npt.NDArray[np.float64]) -> float:
+    """Return the standard deviation of the finite values of bootstraps; NaN if these are fewer than two."""
+    finite = values[np.isfinite(values)]
+    return float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
+
+
+def ratio(metric: Metric) -> float:
+    """Return the value in units of the floor; of two-sided metrics, its distance from it in standard deviations.
+
+    Both are about 1 for a perfect model. NaN without a floor, or a deviation, above 0.
+    """
+    unit = null_deviation(metric) if metric.better in TARGETS else metric.floor
+    length = max(_excess(metric), 0.0) if metric.better in TARGETS else metric.value
+    return length / unit if math.isfinite(unit) and unit > 0 else math.nan
+
+
+def _excess(metric: Metric) -> float:
+    """Return the distance of the value from the floor, where chance or better is the floor not below it."""
+    excess = metric.value - metric.floor
+    return excess if metric.better in ("lower", "half") else abs(excess)
+
+
+def null_deviation(metric: Metric) -> float:
+    """Return the standard deviation of value - floor for a perfect model: spread of its values, error of the floor.
+
+    The error of the value takes the place of a spread that is unknown.
+    """
+    spread = metric.floor_spread if math.isfinite(metric.floor_spread) else metric.error
+    return math.hypot(*(part for part in (spread, metric.floor_error) if math.isfinite(part)))
+
+
+def verdict(metric: Metric) -> Verdict:
+    """Return the verdict on a metric; see MEANINGS."""
+    excess, limit = _excess(metric), SIGMAS * null_deviation(metric)
+    if not math.isfinite(excess):
+        return "no floor"
+    if excess <= limit:
+        return "at floor"
+    near = excess <= _NEAR * limit if metric.better in TARGETS else metric.value <= _NEAR * metric.floor
+    return "near" if near else "off"
+
+
+def in_order(metrics: Mapping[str, Metric], headline: Sequence[str]) -> tuple[dict[str, Metric], dict[str, Metric]]:
+    """Return the headline metrics that exist, in the order of ``headline``, and the others."""
+    first = {name: metrics[name] for name in headline if name in metrics}
+    return first, {name: metric for name, metric in metrics.items() if name not in first}
+
+
+def with_error(value: float, error: float) -> str:
+    """Return "value ± error", both to the second digit of the error."""
+    if not math.isfinite(value):
+        return NOTHING
+    if not (math.isfinite(error) and error > 0):
+        return plain(value)
+    decimals = min(max(1 - math.floor(math.log10(error)), 0), 9)
+    if decimals > 6:
+        return f"{value:.3g} ± {error:.2g}"
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def floor_with_error(metric: Metric) -> str:
+    """Return the floor ± the deviation of a perfect model's value from it, or ± its own error if that is unknown."""
+    return with_error(metric.floor, _floor_deviation(metric))
+
+
+def plain(value: float) -> str:
+    """Return the number with three digits."""
+    return f"{value:#.3g}".rstrip(".") if math.isfinite(value) else NOTHING
+
+
+def ratio_text(metric: Metric) -> str:
+    """Return the ratio as text; none for a floor that is not seen to be above 0: its multiples mean nothing."""
+    deviation = _floor_deviation(metric)
+    if metric.better not in TARGETS and math.isfinite(deviation) and metric.floor <= SIGMAS * deviation:
+        return NOTHING
+    value = ratio(metric)
+    if value > _MOST_FLOORS:
+        return f"> {_MOST_FLOORS}"
+    return f"{value:.3g}" if abs(value) >= 10 else f"{value:.2f}" if math.isfinite(value) else NOTHING
+
+
+def verdict_text(metric: Metric) -> str:
+    """Return the verdict, if there is a value."""
+    return verdict(metric) if math.isfinite(metric.value) else NOTHING
+
+
+def _floor_deviation(metric: Metric) -> float:
+    """Return spread and error of the floor together; NaN if neither is known."""
+    known = [part for part in (metric.floor_spread, metric.floor_error) if math.isfinite(part)]
+    return math.hypot(*known) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The limits of one metric, a line of a TOML file; None: no limit of that kind.
+
+    one_metric = 0.02                     # at most; where 0, 1 or 2 is best: at most so far from it
+    another = { max = 0.52 }              # the value itself
+    a_third = { min = 0.98, max = 1.02 }
+    a_fourth = { floors = 3 }             # its ratio in the table is at most 3
+    """
+
+    plain: float | None = None
+    """Limit of the value where lower is better, and of an AUC; else of its distance from the best value."""
+    max: float | None = None
+    min: float | None = None
+    floors: float | None = None
+
+
+_KEYS = ("max", "min", "floors")
+
+
+def read_thresholds(path: Path, known: Collection[str]) -> dict[str, Threshold]:
+    """Return thresholds by metric, each one of ``known``. Raises BadInputError that names the file and the key."""
+    try:
+        stored = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInputError(f"{path}: no such threshold file") from None
+    except OSError as error:
+        raise BadInputError(f"{path}: can't be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not TOML ({error})") from None
+    if not stored:
+        raise BadInputError(f"{path}: no threshold in it; write lines such as `{next(iter(known))} = 0.02`")
+    return {name: _threshold(path, name, value, known) for name, value in stored.items()}
+
+
+def _threshold(path: Path, name: str, value: object, known: Collection[str]) -> Threshold:
+    if name not in known:
+        raise BadInputError(f"{path}: unknown metric {name!r}{_nearest(name, known)}")
+    if _is_number(value):
+        return Threshold(plain=float(value))  # type: ignore[arg-type]
+    if isinstance(value, dict) and value and all(key in _KEYS and _is_number(limit) for key, limit in value.items()):
+        return Threshold(**{key: float(limit) for key, limit in value.items()})
+    raise BadInputError(f"{path}: {name} = {value!r}: expected a number, or a table with {', '.join(_KEYS)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    words = set(name.split("_"))
+    close = difflib.get_close_matches(name, known, n=1)
+    if not close:  # else names that share a word with it
+        sharing = [other for other in known if words & set(other.split("_"))]
+        close = difflib.get_close_matches(name, sharing, 3, cutoff=0)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"; {hint or f'the report.json of an evaluation has all {len(known)} names'}"
+
+
+def missed(thresholds: Mapping[str, Threshold], metrics: Mapping[str, Metric]) -> dict[str, str]:
+    """Return missed thresholds by metric: value and limit. A metric without a number misses all of its own."""
+    reasons = {}
+    for name, threshold in thresholds.items():
+        metric = metrics.get(name)
+        if metric is None or not math.isfinite(metric.value):
+            reasons[name] = "it could not be measured"
+        elif why := list(_missed(threshold, metric)):
+            reasons[name] = "; ".join(why)
+    return reasons
+
+
+def _missed(threshold: Threshold, metric: Metric) -> Iterator[str]:
+    value = metric.value
+    if threshold.plain is not None:
+        best = None if metric.better == "half" else TARGETS.get(metric.better)
+        distance = value if best is None else abs(value - best)
+        if distance > threshold.plain:
+            yield f"{plain(distance)}{'' if best is None else f' away from {best:g}'}, limit {threshold.plain:g}"
+    if threshold.max is not None and value > threshold.max:
+        yield f"{plain(value)}, limit {threshold.max:g}"
+    if threshold.min is not None and value < threshold.min:
+        yield f"{plain(value)}, at least {threshold.min:g} wanted"
+    is_at_floor = math.isnan(ratio(metric)) and verdict(metric) == "at floor"  # both are 0
+    if threshold.floors is not None and not (ratio(metric) <= threshold.floors or is_at_floor):
+        yield f"ratio {plain(ratio(metric))}, limit {threshold.floors:g}"

@@ -1,16 +1,21 @@
-"""Settings common to the direction models."""
+"""Settings of the direction models, with the reason for each default in ``docs/explanation/direction.md``."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from common.config import ConfigBranch
+from workloads.base.training import StepSettings
 
 
-class DirectionConfig(ConfigBranch):
-    """Settings that every direction model has."""
+class DirectionConfig(StepSettings):
+    """Settings that every direction model has. The learning rate falls along a cosine, after a warm-up."""
+
+    schedule: ClassVar[str] = "cosine"
+    gradient_clip: ClassVar[float] = 1.0
+    """Of one network with one loss; the figures of docs/explanation/direction.md were measured with it."""
 
     geometry: str = ""
     """Positions of the sensors: a `sensor_geometry.csv`. Empty: the file of this name beside the run's local inputs.
@@ -23,43 +28,53 @@ class DirectionConfig(ConfigBranch):
     learning_rate: float = Field(1.5e-3, gt=0)
     """Learning rate of AdamW at the start of the schedule."""
 
-    betas: tuple[float, float] = (0.9, 0.98)
-    """Decay of AdamW's means of the gradient and of its square."""
-
-    weight_decay: float = Field(0.02, ge=0)
-    """Decay of the weights, by AdamW."""
-
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """Schedule of the learning rate after the warm-up: ``cosine`` falls to 5 % over ``schedule_steps``."""
-
-    schedule_steps: int = Field(0, ge=0)
-    """Optimiser steps of the cosine, usually those of the run. 0: the learning rate stays constant."""
-
     warmup_steps: int = Field(200, ge=0)
-    """Optimiser steps over which the learning rate rises from 0 at the start of a run."""
+    """Optimiser steps over which the learning rate rises from 0 at the start of a run: about a twentieth of it."""
 
-    gradient_clip: float = Field(1.0, ge=0)
-    """Largest gradient norm of an update. 0: no clipping."""
 
-    average_decay: float = Field(0.995, ge=0, lt=1)
-    """Decay per step of the running mean of the weights, which directions are predicted with. 0: the latest weights."""
+class SetsConfig(DirectionConfig):
+    """Training of the model of sets, whose sizes are constants of its module."""
 
-    chunk_particles: int = Field(0, ge=0)
-    """Pulses in one pass through the network: a microbatch is processed in chunks of whole events, which gives the
-    same gradients with better use of the cache. 0: 16,384 on a CPU, the whole microbatch on a GPU."""
 
-    compile: bool = False
-    """Compile the layers with `torch.compile`: takes a minute or more, and needs a cache directory that isn't mounted
-    noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. Not yet measured on a GPU."""
+class TransformerNetworkConfig(ConfigBranch):
+    """Sizes of the transformer: a checkpoint fits only the network it was written with.
+
+    Parameters, the other settings at their defaults:
+
+    - 180,000: the defaults.
+    - 1.6 million: hidden = 128, heads = 8, layers = 3, refining_layers = 3.
+    - 5 million: hidden = 192, heads = 12, layers = 6, refining_layers = 3.
+    """
+
+    hidden: int = Field(48, ge=4)
+    """Width of the tokens, one for each sensor. A multiple of ``heads``."""
+
+    heads: int = Field(4, ge=1)
+    """Attention heads of a layer."""
+
+    layers: int = Field(2, ge=1)
+    """Layers before the first prediction."""
+
+    refining_layers: int = Field(2, ge=1)
+    """Layers behind it, which see how light and times of the sensors differ from the first prediction."""
 
     @model_validator(mode="after")
-    def _combinations_make_sense(self) -> DirectionConfig:
-        """Raise ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas = {self.betas}: both must be at least 0 and below 1, such as (0.9, 0.98)")
-        if self.schedule == "constant" and self.schedule_steps > 0:
+    def _heads_divide_the_width(self) -> TransformerNetworkConfig:
+        """Raise ValueError, with both fields, both values and the fix, for sizes that don't fit."""
+        if self.hidden % self.heads:
             raise ValueError(
-                f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"
-                " set schedule = 'cosine', or schedule_steps = 0"
+                f"hidden = {self.hidden} is no multiple of heads = {self.heads}:"
+                f" set hidden = {self.heads * -(-self.hidden // self.heads)}, or other heads"
             )
         return self
+
+
+class TransformerConfig(DirectionConfig):
+    """Training of the model `transformer`."""
+
+    network: TransformerNetworkConfig = TransformerNetworkConfig()
+    """Sizes."""
+
+
+CONFIGS: dict[str, type[DirectionConfig]] = {"sets": SetsConfig, "transformer": TransformerConfig}
+"""Settings of each model, by its name."""

@@ -1,43 +1,101 @@
-"""Training step common to the direction models: one network, one update, the running mean of its weights.
+"""Training of the direction models (one network, one update, the running mean of its weights), and trained models.
 
-Shape suffix: E events.
+Shape suffixes: E events, S sensors.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.optim import AdamW
 
 from common.errors import BadInputError
-from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Batch, Microbatch
-from workloads.base.compiler import require_compiler
+from workloads.base.checkpoint import TrainedRun, load_run
 from workloads.base.context import StepContext
-from workloads.base.optimiser import PartGradients, uncompiled
+from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
 from workloads.base.step import BaseTask
-from workloads.direction.models.config import DirectionConfig
-from workloads.direction.models.detector import Detector
-from workloads.direction.models.events import EventInput
-from workloads.direction.models.losses import angle_deg, unit_vectors, vmf_loss
-from workloads.direction.models.network import DirectionNetwork
-from workloads.direction.models.predictor import CPU_CHUNK_PULSES, Predictor
+from workloads.base.training import Evaluation, Histogram, Training
+from workloads.direction.columns import CASCADE, DIRECTION, TRACK
+from workloads.direction.models.config import CONFIGS, DirectionConfig
+from workloads.direction.models.network import (
+    CPU_CHUNK_PULSES,
+    Detector,
+    DirectionNetwork,
+    EventInput,
+    Predictor,
+    angle_deg,
+    unit_vectors,
+    vmf_loss,
+)
+from workloads.direction.models.sets import SetsNetwork
+from workloads.direction.models.transformer import TransformerNetwork
 
-ConfigT = TypeVar("ConfigT", bound=DirectionConfig)
+NETWORKS: dict[str, Callable[[Any], DirectionNetwork]] = {
+    "sets": lambda config: SetsNetwork(),
+    "transformer": TransformerNetwork,
+}
+"""Model -> network of its section of the configuration."""
 
+
+@dataclass(frozen=True)
+class TrainedPredictor(Predictor):
+    """Predictor of a trained model, and its source."""
+
+    run: TrainedRun
+
+
+def load_predictor(place: Path, device: torch.device) -> TrainedPredictor:
+    """Trained model from a checkpoint, or from a run directory: its best checkpoint, else its newest.
+
+    Raises BadInputError that names the file.
+    """
+    return load_run(place, partial(build_predictor, device=device))
+
+
+def build_predictor(run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedPredictor:
+    """Trained model of a run, from its task's state; for load_run."""
+    run.require_workload(DIRECTION.name)
+    if run.model not in NETWORKS:
+        raise ValueError(f"{run.model!r} is no model of directions: {', '.join(NETWORKS)}")
+    config = CONFIGS[run.model].model_validate(run.section)
+    states = task_state["networks"]
+    network = NETWORKS[run.model](config)
+    network.load_state_dict(states["network_average"])
+    network.to(device).requires_grad_(False).eval()
+    position_S3 = states["detector"]["position_S3"].to(device)
+    return TrainedPredictor(network, position_S3, nullcontext, config.chunk_particles, run)  # float32, on any device
+
+
+Float64 = npt.NDArray[np.float64]
+
+BETAS = (0.9, 0.98)
+"""Decay of AdamW's means of the gradient and of its square: usual for attention."""
+WEIGHT_DECAY = 0.02
+"""Decay of the weights, by AdamW."""
+AVERAGE_DECAY = 0.995
+"""Decay per step of the running mean of the weights, which directions are predicted with."""
 _TURN = "turn"
 _STEPS_OF_MEAN = 20
 """Steps whose predictions the metric mean_direction is the mean of, about: that of one small batch is never near 0."""
 _NUM_SUMS = 7
+_KINDS = {"track_": TRACK, "cascade_": CASCADE}
+_ANGLE_EDGES = np.linspace(-2, np.log10(180), 61)
+_KAPPA_EDGES = np.linspace(-3, 7, 61)
 
 
-class DirectionTask(BaseTask[ConfigT, Microbatch]):
+class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
     """Task of one network that predicts directions.
 
     Metrics of a step: vmf_loss and angle_deg are the mean loss and error of natural events, auxiliary_loss the sum of
@@ -47,39 +105,31 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
     because loss or gradient was not finite, or beyond the limits.
 
     Unlike other models' steps, each part waits for the device: once to read how many sensors saw light, and a few times
-    more where a network chooses among them (sensors.py).
+    more where a network chooses among them (`sensor_set`).
     """
 
     CPU_CHUNK = CPU_CHUNK_PULSES
     METRICS = ("vmf_loss", "auxiliary_loss", "angle_deg", "mean_direction", "network_grad_norm", "skipped_updates")
-    RECIPE = ("schedule", "schedule_steps", "warmup_steps", "learning_rate", "symmetry")
+    RECIPE = ("schedule_steps", "warmup_steps", "learning_rate", "symmetry")
 
-    def __init__(self, config: ConfigT, context: StepContext) -> None:
-        """Raises BadInputError if there are no positions of the sensors."""
+    def __init__(self, model: str, config: DirectionConfig, context: StepContext) -> None:
+        """``model``: its name. Raises BadInputError if there are no positions of the sensors."""
+        self.SECTION = f"trainer.{model}"
         self.detector = Detector.found(config.geometry, context.inputs, self.SECTION).to(context.device)
         with context.initial_weights():
-            network = self.build(config).to(context.device)
-        self.averaged = AveragedWeights(network, config.average_decay)
+            network = NETWORKS[model](config).to(context.device)
+        self.averaged = AveragedWeights(network, AVERAGE_DECAY)
         adam = uncompiled(AdamW)(
-            network.parameters(), config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
+            network.parameters(), config.learning_rate, BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         modules = {"detector": self.detector, "network": network, "network_average": self.averaged.average}
-        if config.compile:
-            require_compiler(context.device, f"{self.SECTION}.compile")
-            for block in network.blocks():
-                block.compile(dynamic=True)
-        optimisers = {"network": (network, adam)}
-        # Compiled code runs its own threads.
-        super().__init__(config, context, modules, optimisers, parallel=not config.compile)
+        super().__init__(config, context, modules, {"network": (network, adam)})
         self._mean_direction_3 = torch.zeros(3, device=context.device)
-
-    @abstractmethod
-    def build(self, config: ConfigT) -> DirectionNetwork:
-        """Network with new weights, from torch's global generator."""
 
     def predictor(self) -> Predictor:
         """Predictor with the present weights."""
-        return Predictor(self.averaged.used, self.detector, self.context.precision, self.config.chunk_particles)
+        position_S3, precision = self.detector.position_S3, self.context.precision
+        return Predictor(self.averaged.used, position_S3, precision, self.config.chunk_particles)
 
     # ---- The step.
 
@@ -99,7 +149,11 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
         """Update of the network: natural events train everything, enriched ones the auxiliary predictions."""
         if batch.total_events == 0:
             return
-        natural = self._num_natural(batch)
+        natural = self.zero.clone()  # of all ranks, at least 1
+        for microbatch in batch.microbatches:
+            natural += (~microbatch.event_columns["enriched"]).sum()
+        self.context.sum_over_ranks([natural])
+        natural = natural.clamp_min(1)
 
         def gradients(part: Microbatch) -> PartGradients:
             return self._gradients(part, natural, batch.total_events)
@@ -145,14 +199,6 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
             )
         return events.turned(part.event_columns[_TURN]) if _TURN in part.event_columns else events
 
-    def _num_natural(self, batch: Batch) -> Tensor:
-        """Natural events of all ranks, at least 1. -> ()."""
-        total = torch.zeros((), device=self.device)
-        for microbatch in batch.microbatches:
-            total += (~microbatch.event_columns["enriched"]).sum()
-        self.context.sum_over_ranks([total])
-        return total.clamp_min(1)
-
     # ---- Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,3 +219,99 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
                 f" use the geometry that it was trained with ({self.SECTION}.geometry)"
             )
         super().load_weights(state)
+
+
+class DirectionPanel:
+    """Errors of the averaged weights on natural events of the block, see workloads.base.training.Evaluator."""
+
+    def __init__(self, task: DirectionTask) -> None:
+        self._task = task
+
+    def settings(self) -> dict[str, float]:
+        """Learning rate."""
+        return {f"lr_{name}": rate for name, rate in self._task.learning_rates().items()}
+
+    def evaluate(self, block: Batch) -> Evaluation | None:
+        """Results on the block; None if it has no natural events."""
+        told_E4, topology_E = _predicted(self._task.predictor(), block)
+        if not len(told_E4):
+            return None
+        angle_deg_E, kappa_E, loss_E, pull_E = told_E4.T
+        scalars = _of_angles(angle_deg_E, topology_E)
+        scalars["panel/score"] = scalars["panel/angle_mean_deg"]
+        scalars["panel/kappa_pull_mean"] = float(pull_E.mean())
+        scalars["train/held_out_vmf_loss"] = float(loss_E.mean())
+        with np.errstate(divide="ignore"):
+            lg_angle_E, lg_kappa_E = np.log10(angle_deg_E), np.log10(kappa_E)
+        return Evaluation(
+            scalars,
+            histograms={
+                "hist/log10_angle_deg": _histogram(lg_angle_E, _ANGLE_EDGES),
+                "hist/log10_kappa": _histogram(lg_kappa_E, _KAPPA_EDGES),
+            },
+        )
+
+
+def _predicted(predictor: Predictor, block: Batch) -> tuple[Float64, npt.NDArray[np.int8]]:
+    """Angle in degrees, κ, loss and pull of natural events, (E, 4), and their topology, (E,).
+
+    The pull 2κ(1 - cos α) has a mean of 2 if κ is right. One microbatch at a time: the block may be large.
+    """
+    told, topology = [np.empty((0, 4))], [np.empty(0, np.int8)]
+    for microbatch in block.microbatches:
+        columns = microbatch.event_columns
+        p_E3, direction_E3 = predictor.predict(microbatch).double(), columns["source_direction"].double()
+        kappa_E, angle_deg_E = torch.linalg.vector_norm(p_E3, dim=1), angle_deg(p_E3, direction_E3)
+        pull_E = 4 * kappa_E * torch.sin(torch.deg2rad(angle_deg_E) / 2).square()
+        told_E4 = torch.stack([angle_deg_E, kappa_E, vmf_loss(p_E3, direction_E3), pull_E], 1).cpu().numpy()
+        natural_E = ~columns["enriched"][:, 0].cpu().numpy()
+        told.append(told_E4[natural_E])
+        topology.append(columns["topology"][:, 0].cpu().numpy()[natural_E])
+    return np.concatenate(told), np.concatenate(topology)
+
+
+def _of_angles(angle_deg_E: Float64, topology_E: npt.NDArray[np.int8]) -> dict[str, float]:
+    found = {
+        "panel/angle_mean_deg": angle_deg_E.mean(),
+        "panel/angle_median_deg": np.median(angle_deg_E),
+        "panel/angle_68_deg": np.quantile(angle_deg_E, 0.68),
+    }
+    for prefix, topology in _KINDS.items():
+        if (of_kind_E := topology_E == topology).any():
+            found[f"panel/{prefix}angle_mean_deg"] = angle_deg_E[of_kind_E].mean()
+    return {name: float(value) for name, value in found.items()}
+
+
+def _histogram(values_E: Float64, edges: Float64) -> Histogram:
+    """Histogram; values beyond the outermost edges, infinite ones too, count in the outermost bins."""
+    inside_E = np.clip(values_E[~np.isnan(values_E)], edges[0], edges[-1])
+    return Histogram(edges, np.histogram(inside_E, edges)[0].astype(np.int64))
+
+
+class DirectionTraining:
+    """See Training; the same for all models but for their name and settings."""
+
+    headline = "angle_deg"
+    shown = ("angle_deg", "vmf_loss", "auxiliary_loss", "mean_direction")
+    alarms: Mapping[str, float] = MappingProxyType({"mean_direction": 0.3})
+    """By then most events have one direction."""
+
+    def __init__(self, model: str, meaning_of_weights: tuple[str, ...] = ()) -> None:
+        self._model = model
+        self.meaning_of_weights = meaning_of_weights
+
+    def task(self, config: DirectionConfig, context: StepContext) -> DirectionTask:
+        """Task with network, optimiser and training step."""
+        return DirectionTask(self._model, config, context)
+
+    def evaluator(self, task: DirectionTask, seed: int) -> DirectionPanel:
+        """The direction panel; it draws no random numbers."""
+        return DirectionPanel(task)
+
+    def warnings(self, config: DirectionConfig) -> Sequence[str]:
+        """Empty: no setting is known to train badly."""
+        return ()
+
+
+SETS: Training = DirectionTraining("sets")
+TRANSFORMER: Training = DirectionTraining("transformer", meaning_of_weights=("network.heads",))

@@ -1,6 +1,6 @@
 """Exported functions: a trained model as two functions of tensors, with standardisation and without randomness.
 
-Shape suffixes: E events, P particles, F features, K mixture components.
+Shape suffixes: E events, P particles, F features, K mixture components, Z noise, D width.
 """
 
 from __future__ import annotations
@@ -8,13 +8,72 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from workloads.muons.export.inputs import FunctionInput
+from workloads.base.segments import Segments
+from workloads.muons.models.config import MAX_DEVIATION
 from workloads.muons.models.count_head import MixtureCountHead
-from workloads.muons.models.standardise import POSITION_SCALE_M, Standardise
+from workloads.muons.models.likelihood_densities import Draws, LikelihoodSampler, MuonDensities, known
+from workloads.muons.models.standardise import POSITION_SCALE_M, RADIUS_OFFSET_M, Standardise
+from workloads.muons.models.wgan_networks import Generator, WganSampler
+
+
+@dataclass(frozen=True)
+class FunctionInput:
+    """Input of an exported function: one row an event, or one a muon."""
+
+    name: str
+    rows: Literal["events", "particles"]
+    kind: Literal["primary", "counts", "event", "normal", "uniform"]
+    """Contents; ``normal`` and ``uniform`` are random numbers, the latter in [0, 1)."""
+    width: int
+    """Numbers in a row; 0: the rows are numbers, in one dimension."""
+    meaning: str
+    chooses: bool = False
+    """True if it chooses a component of a mixture: muons jump where it crosses the bound of two components."""
+
+    @property
+    def text(self) -> str:
+        """Shape, type and meaning, for the model card."""
+        size = "E" if self.rows == "events" else "P"
+        shape = f"({size}, {self.width})" if self.width else f"({size},)"
+        return f"{shape} {'int64' if self.kind in ('counts', 'event') else 'float32'}{self.meaning}"
+
+    @property
+    def program(self) -> str:
+        """Expression that makes it from `primary`, `counts`, `num_events`, `num_muons` and a generator `random`."""
+        size = "num_events" if self.rows == "events" else "num_muons"
+        shape = f"({size}, {self.width})" if self.width else size
+        match self.kind:
+            case "normal":
+                return f"random.standard_normal({shape}, np.float32)"
+            case "uniform":
+                return f"random.random({shape}, np.float32)"
+            case "event":
+                return "np.repeat(np.arange(num_events), counts)"
+            case _:
+                return self.kind
+
+
+PRIMARY = FunctionInput("primary", "events", "primary", 4, ": energy_gev, zenith_rad, mass_a, depth_m (vertical)")
+COUNTS = FunctionInput("counts", "events", "counts", 0, ": number of muons of each event")
+EVENT = FunctionInput(
+    "event",
+    "particles",
+    "event",
+    0,
+    ": row of each muon's event, not decreasing: 0 repeated counts[0] times, and so on",
+)
+
+
+def azimuth(*, used: bool) -> FunctionInput:
+    """Input of the angle about the axis, which a model that learned x and y takes without effect."""
+    unused = "" if used else "; not used by this model"
+    return FunctionInput("azimuth", "particles", "uniform", 0, f" in [0, 1): azimuth in turns, drawn flat{unused}")
+
 
 GENERATOR_OUTPUTS = ("muons",)
 COUNTS_INPUTS = ("primary",)
@@ -59,7 +118,7 @@ class GeneratorFunction(nn.Module):
             unused_P = 0 * azimuth_P  # keeps the same inputs for every model
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
             return torch.stack([energy_P + unused_P, x_P, y_P], 1)
-        radius_P = (torch.pow(10.0, raw_PF[:, 1]) - of.radius_offset_m).clamp_min(0)
+        radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
         angle_P = azimuth_P * (2 * math.pi)
         return torch.stack([energy_P, radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
 
@@ -82,9 +141,94 @@ class CountsFunction(nn.Module):
         return mixture.log_weights_EK.exp(), mixture.log_means_EK.exp(), mixture.log_shapes_EK.exp()
 
 
-@dataclass(frozen=True)
-class ModelFunctions:
-    """Both functions of a model."""
+ModelFunctions = tuple[GeneratorFunction, CountsFunction]
+"""Both functions of a model."""
 
-    generator: GeneratorFunction
-    counts: CountsFunction
+
+class WganFunction(GeneratorFunction):
+    """Function from primaries, counts and noise to muons."""
+
+    network: Generator
+
+    def __init__(self, sampler: WganSampler) -> None:
+        super().__init__(sampler.standardise, sampler.generator)
+        z_global, z_local = sampler.generator.z_global, sampler.generator.z_local
+        self.inputs = (
+            PRIMARY,
+            COUNTS,
+            FunctionInput("z_global", "events", "normal", z_global, ": normal noise, one row an event"),
+            FunctionInput("z_local", "particles", "normal", z_local, ": normal noise, one row a muon"),
+            azimuth(used=sampler.standardise.symmetric),
+            EVENT,
+        )
+
+    def forward(
+        self, primary_E4: Tensor, counts_E: Tensor, z_global_EZ: Tensor, z_local_PZ: Tensor, azimuth_P: Tensor,
+        event_P: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
+
+        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned x and y ignores it. ``event_P``:
+        row of each particle's event, not decreasing.
+        """
+        particles_P = torch.arange(event_P.shape[0])
+        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, particles_P)
+        return self._muons(self._features(primary_E4, segments, z_global_EZ, z_local_PZ), azimuth_P)
+
+    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """See GeneratorFunction."""
+        primary_E4, counts_E, z_global_EZ, z_local_PZ, _, _ = inputs
+        segments = Segments.from_counts(counts_E, len(z_local_PZ))
+        return self._features(primary_E4, segments, z_global_EZ, z_local_PZ)
+
+    def _features(self, primary_E4: Tensor, segments: Segments, z_global_EZ: Tensor, z_local_PZ: Tensor) -> Tensor:
+        conditions_EC = self.standardise.conditions(primary_E4)
+        features_PF: Tensor = self.network(conditions_EC, segments, (z_global_EZ, z_local_PZ))
+        return features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
+
+
+class LikelihoodFunction(GeneratorFunction):
+    """Function from primaries, counts and random numbers to muons."""
+
+    network: MuonDensities
+
+    def __init__(self, sampler: LikelihoodSampler) -> None:
+        super().__init__(sampler.standardise, sampler.muons)
+        latent, features = sampler.muons.latent, sampler.muons.num_features
+        self.inputs = (
+            PRIMARY,
+            COUNTS,
+            FunctionInput("z_uniform", "events", "uniform", 1, " in [0, 1): component of the event's z", chooses=True),
+            FunctionInput("z_normal", "events", "normal", latent, ": normal noise of the event's z"),
+            FunctionInput(
+                "uniform",
+                "particles",
+                "uniform",
+                features,
+                " in [0, 1): components of each muon's numbers",
+                chooses=True,
+            ),
+            FunctionInput("normal", "particles", "normal", features, ": normal noise of each muon's numbers"),
+            azimuth(used=sampler.standardise.symmetric),
+            EVENT,
+        )
+
+    def forward(
+        self, primary_E4: Tensor, counts_E: Tensor, z_uniform_E1: Tensor, z_normal_EZ: Tensor, uniform_PF: Tensor,
+        normal_PF: Tensor, azimuth_P: Tensor, event_P: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Muons. -> (P, 3) = [energy_gev, x_m, y_m]. See WganFunction."""
+        particles_P = torch.arange(event_P.shape[0])
+        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, particles_P)
+        draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
+        features_PF = self.network.draw(known(self.standardise, primary_E4, counts_E), segments, draws)
+        return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
+
+    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """See GeneratorFunction: without events that have no muons, as LikelihoodSampler draws."""
+        primary_E4, counts_E, z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF, _, _ = inputs
+        rows_G = counts_E.nonzero().squeeze(1)
+        segments = Segments.from_counts(counts_E[rows_G], len(uniform_PF))
+        draws = Draws(z_uniform_E1[rows_G], z_normal_EZ[rows_G], uniform_PF, normal_PF)
+        known_GK = known(self.standardise, primary_E4[rows_G], counts_E[rows_G])
+        return self.network.draw(known_GK, segments, draws).clamp(-MAX_DEVIATION, MAX_DEVIATION)

@@ -1,33 +1,136 @@
-"""All metrics of generated events, with errors and floors.
+"""All metrics of generated events, with errors and floors, and their definitions in the order in which they are shown.
 
 B sets of weights, E events.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from workloads.base.report.metric import TARGETS, Floor, Metric
-from workloads.base.report.outcome import MetricReport
-from workloads.muons.metrics.bootstrap import WeightSets
-from workloads.muons.metrics.bundles import BundleArrays, Float64
-from workloads.muons.metrics.calibration import UniformityKS
-from workloads.muons.metrics.comparison import Comparison, Measure
-from workloads.muons.metrics.conditional import ConditionBins
-from workloads.muons.metrics.definitions import DEFINITIONS
-from workloads.muons.metrics.design import design
-from workloads.muons.metrics.floors import chance_floor, floors_of, null_floor, without_spread
-from workloads.muons.metrics.prepare import Prepared, prepare
-from workloads.muons.metrics.sample import Sample
-from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.base.random_streams import numpy_stream
+from workloads.base.report.metric import TARGETS, Definition, Floor, Metric, bootstrap_error
+from workloads.base.report.page import MetricReport
+from workloads.muons.metrics.bundles import (
+    BUNDLE_FEATURES,
+    FLOOR_SPLITS,
+    MUON_FEATURES,
+    PANEL_SPLITS,
+    Bool,
+    BundleArrays,
+    EvaluationSettings,
+    Float64,
+    Sample,
+    WeightSets,
+    halves,
+)
+from workloads.muons.metrics.distances import (
+    AT_LEAST,
+    ENERGY_ABOVE_TEV,
+    RADIUS_ABOVE_M,
+    VARIANCE_AT_LEAST,
+    BinnedWasserstein,
+    ConditionBins,
+    CountMetrics,
+    IntraEvent,
+    TailMetrics,
+    UniformityKS,
+    Values,
+    conditional_distances,
+    pair_distances,
+    plain_distance,
+)
+from workloads.muons.purposes import MuonPurpose
 
-Progress = Callable[[str, float], None]
-Step = Callable[[float], None]
-"""Callback with the fraction of one step that is done, 0 to 1."""
+REDRAWS = 8
+"""Number of independent redraws of the real events, for the floors and their errors."""
+
+
+_DEX = "dex"
+_BINS = {
+    "conditional": "over bins of primary energy and mass",
+    "conditional_zenith": "over bins of zenith",
+    "conditional_depth": "over bins of depth",
+}
+_FEATURES = {
+    "log10_energy": "log10 E of the muons",
+    "log10_radius": "log10(r + 0.1 m) of the muons",
+    "log10_count": "log10(1 + N) of the events",
+    "log10_bundle_energy": "log10 of a bundle's sum of E",
+}
+
+DEFINITIONS: Mapping[str, Definition] = {
+    "count_tv": Definition("", "lower", "total variation distance of the numbers of muons, 0 to 1"),
+    "log10_count_w1": Definition(_DEX, "lower", "W1 of log10(1 + N)"),
+    "count_empty_difference": Definition("", "zero", "fraction of events without muons: generated - real"),
+    "count_mean_ratio": Definition("", "one", "mean number of muons: generated / real"),
+    "count_fano_ratio": Definition("", "one", "variance / mean of the number of muons: generated / real"),
+    **{
+        f"count_at_least_{number}_ratio": Definition(
+            "", "one", f"events with at least {number} muons: generated / real"
+        )
+        for number in AT_LEAST
+    },
+    "count_pit_ks": Definition(
+        "", "lower", "are the model's count probabilities right? KS distance of the PIT from uniform"
+    ),
+    "log10_energy_w1": Definition(_DEX, "lower", "W1 of log10 E of all muons"),
+    "log10_radius_w1": Definition(_DEX, "lower", "W1 of log10(r + 0.1 m) of all muons"),
+    "radius_m_w1": Definition("m", "lower", "W1 of the muons' distance to the shower axis"),
+    "x_m_w1": Definition("m", "lower", "W1 of the muons' x"),
+    "log10_bundle_energy_w1": Definition(_DEX, "lower", "W1 of log10 of a bundle's sum of E"),
+    "log10_leading_energy_w1": Definition(_DEX, "lower", "W1 of log10 of a bundle's largest E"),
+    "mean_radius_m_w1": Definition("m", "lower", "W1 of a bundle's mean r"),
+    "weighted_radius_m_w1": Definition("m", "lower", "W1 of a bundle's energy-weighted mean r"),
+    "decoherence_m_w1": Definition("m", "lower", "W1 of the distances between two muons of an event"),
+    **{
+        f"{bins}_{feature}_w1": Definition(_DEX, "lower", f"W1 of {of}, mean {where}")
+        for bins, where in _BINS.items()
+        for feature, of in _FEATURES.items()
+    },
+    **{
+        f"energy_above_{tev}_tev_ratio": Definition(
+            "", "one", f"fraction of the muons with E > {tev} TeV: generated / real"
+        )
+        for tev in ENERGY_ABOVE_TEV
+    },
+    "energy_below_cut_share": Definition("", "lower", "fraction of generated muons with E below the smallest real E"),
+    f"radius_above_{RADIUS_ABOVE_M}_m_ratio": Definition(
+        "", "one", f"fraction of the muons with r > {RADIUS_ABOVE_M} m: generated / real"
+    ),
+    **{
+        f"mean_log10_radius_variance_ratio_at_least_{least}": Definition(
+            "", "one", f"variance of the mean log10 r of events with {least} muons or more: generated / real"
+        )
+        for least in VARIANCE_AT_LEAST
+    },
+    "energy_radius_correlation_difference": Definition(
+        "", "zero", "correlation of log10 E and log10 r over all muons: generated - real"
+    ),
+    "energy_radius_correlation_within_events_difference": Definition(
+        "", "zero", "correlation of log10 E and log10 r inside events: generated - real"
+    ),
+    "c2st_auc": Definition(
+        "", "half", "AUC of a classifier that sees every muon of an event (DeepSets, median of three trainings)"
+    ),
+    "c2st_attention_auc": Definition("", "half", "AUC of a classifier that compares the muons of an event (attention)"),
+}
+
+
+Measure = Callable[[Float64, Float64], dict[str, Float64]]
+"""Weights (B, E) of the events of both samples -> metrics by name, each (B,)."""
+Progress = Callable[[float], None]
+"""Takes the fraction that is done, 0 to 1."""
+
 _PIT = "count_pit_ks"
+_MIN_SHOWERS = 100
+"""Fewest showers for the classifiers."""
+_ATTENTION_SHARE = 1 / 3
+"""Share of the classifiers' time that the one with attention takes."""
 
 
 def evaluate(
@@ -40,128 +143,281 @@ def evaluate(
     settings: EvaluationSettings,
     progress: Progress,
 ) -> MetricReport:
-    """Report of all metrics. Event i of ``generated`` and of each of ``independent`` has the primary of ``real``'s.
+    """Return the report of all metrics. Event i of ``generated`` and ``independent`` has the primary of ``real``'s.
 
     ``independent``: redraws of the real events for the same primaries, REDRAWS or more, each made when it is wanted.
     Without, real events are compared with those of other showers, and generated ones likewise, so that a perfect
     generator is at the floor: see docs/reference/metrics.md.
     ``floors``: those of a report on another generator for the same real events and settings; None: they are measured.
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
-    ``progress``: called with the name of the present step and the fraction of all that is done.
 
     Raises ValueError if lengths differ, weights are negative, or there are fewer than two showers.
     """
-    given = prepare(real, generated, independent, pit_E, settings)
-    weights = WeightSets(given.real.weights_E, given.real.shower_E, settings.bootstraps, settings.seed)
-    plan = design(given, settings)
-    bins = ConditionBins(given.real.primary_E4)
-    share = 0.5 if settings.c2st else 1.0
-
-    *steps, last = _steps(progress, "distances", 0.0, 0.7 * share, len(plan.of_generated) + 1)
-    found = _mean(
-        [
-            _measured(one, one.measures(bins, settings.seed), weights, step)
-            for one, step in zip(plan.of_generated, steps, strict=True)
-        ]
-    )
-    # Chance does not increase these: all events can be compared.
-    found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
-    if floors is None:
-        steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
-        of_real = zip(plan.of_real, steps, strict=True)
-        floors = floors_of(
-            [_of_real(make(), bins, weights, settings.seed, step) for make, step in of_real], plan.averaged
+    events = _selected(real, generated, independent, pit_E)
+    weights = WeightSets(events.real.weights_E, events.real.shower_E, settings.bootstraps, settings.seed)
+    paired = _paired(events.real, lambda: events.generated)
+    # Comparisons of real with real events are made one after the other: all may not fit in memory.
+    if events.redraws:
+        of_generated = [paired]
+        of_real = [partial(_paired, events.real, redraw) for redraw in events.redraws]
+    else:
+        panel_halves, floor_halves = (
+            halves(events.real.shower_E, splits, settings.seed) for splits in (PANEL_SPLITS, FLOOR_SPLITS)
         )
+        both_ways = [half_E for first_E in panel_halves for half_E in (first_E, ~first_E)]
+        of_generated = [_halved(events.real, events.generated, half_E) for half_E in both_ways]
+        of_real = [partial(_halved, events.real, events.real, first_E) for first_E in floor_halves]
+    if floors is not None:
+        of_real = []
+    bins = ConditionBins(events.real.primary_E4)
+    steps = len(of_generated) + 1 + len(of_real)
+    steps += steps if settings.c2st_epochs else 0  # classifiers take about half of the time
+
+    comparisons = []
+    for compared in of_generated:
+        comparisons.append(_measured(compared, compared.measures(bins, settings.seed), weights))
+        progress(len(comparisons) / steps)
+    values = {name: np.mean([of[name] for of in comparisons], axis=0) for name in _common(comparisons)}
+    # Chance does not increase these: all events can be compared.
+    values |= _two_sided(_measured(paired, paired.moments(), weights))
+    if floors is None:
+        samples: list[dict[str, float]] = []
+        for make in of_real:
+            compared = make()
+            one_set = _measured(compared, compared.measures(bins, settings.seed), weights.sample())
+            samples.append({name: float(values_B[0]) for name, values_B in one_set.items()})
+            progress((len(comparisons) + 1 + len(samples)) / steps)
+            del compared  # before the next one is made
+        floors = floors_of(samples, averaged=1 if events.redraws else PANEL_SPLITS)
     of_real_events, floors = floors, dict(floors)
-    if not plan.same_primaries:
+    if not events.redraws:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
-        floors |= {name: chance_floor(name, _error(values_B)) for name, values_B in _two_sided(found).items()}
-        floors |= without_spread(floors)
-    if given.pit_E is not None:
-        uniformity = UniformityKS(given.pit_E)
-        found[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
+        for name, values_B in _two_sided(values).items():
+            floors[name] = chance_floor(name, bootstrap_error(values_B[1:]))
+    if events.pit_E is not None:
+        uniformity = UniformityKS(events.pit_E)
+        values[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
         null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
         floors[_PIT] = null_floor(np.concatenate(null)[1:])
-    if settings.c2st:
-        # Imported here: torch takes a second to import, and nothing else needs it.
-        from workloads.muons.metrics.two_sample.classifiers import classifier_metrics
-
-        (classifying,) = _steps(progress, "classifiers", share, 1.0, 1)
-        aucs, chance = classifier_metrics(plan.paired, settings, weights, classifying)
-        found |= aucs
-        floors |= {name: chance_floor(name, deviation) for name, deviation in chance.items()}
-    progress("done", 1.0)
-    return replace(_report(given, found, floors, settings), floors=of_real_events)
+    if settings.c2st_epochs:
+        aucs, deviations = classifier_metrics(paired, settings, weights, lambda part: progress((1 + part) / 2))
+        values |= aucs
+        floors |= {name: chance_floor(name, deviation) for name, deviation in deviations.items()}
+    progress(1.0)
+    return replace(_report(events, values, floors, settings), floors=of_real_events)
 
 
-def _steps(progress: Progress, what: str, begin: float, end: float, number: int) -> list[Step]:
-    """Callbacks of ``number`` equal steps between the fractions ``begin`` and ``end`` of the whole progress."""
+@dataclass(frozen=True)
+class _Events:
+    """The selected events: of positive weight, with finite muons."""
 
-    def step(first: float) -> Step:
-        return lambda part: progress(what, first + part * (end - begin) / number)
-
-    return [step(begin + index * (end - begin) / number) for index in range(number)]
-
-
-def _two_sided(found: Mapping[str, Float64]) -> dict[str, Float64]:
-    """Two-sided metrics: those that may be off on either side of the best value."""
-    return {name: values_B for name, values_B in found.items() if DEFINITIONS[name].better in TARGETS}
+    real: Sample
+    generated: Sample
+    redraws: Sequence[Callable[[], Sample]]
+    """Independent real events for the same primaries, each made when it is wanted: all may not fit in memory."""
+    pit_E: Float64 | None
+    notes: tuple[str, ...]
+    """Remarks on the selection for the reader."""
 
 
-def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets, step: Step) -> dict[str, Float64]:
-    """Metrics of a comparison, one number for each set of weights."""
-    found: dict[str, list[Float64]] = {}
-    num_done = 0
+def _selected(
+    real: Sample,
+    generated: BundleArrays,
+    independent: Sequence[Callable[[], BundleArrays]],
+    pit_E: Float64 | None,
+) -> _Events:
+    """Return the selected events; for the arguments see evaluate."""
+
+    def check_length(what: str, events: BundleArrays | Float64) -> None:
+        if len(events) != len(chosen_E):
+            raise ValueError(f"{what}: {len(events)} events, but there are {len(chosen_E)} real ones")
+
+    def cleaned(what: str, bundles: BundleArrays) -> Sample:
+        finite, num_bad = bundles.finite()
+        if num_bad:
+            notes.append(f"{num_bad} {what} muons were not finite, and were left out")
+        return real.with_bundles(finite)
+
+    def redrawn(draw: Callable[[], BundleArrays]) -> Sample:
+        bundles = draw()
+        check_length("independent", bundles)
+        return real.with_bundles(bundles.only(chosen_E).finite()[0])
+
+    notes = []
+    chosen_E = real.weights_E > 0
+    check_length("generated", generated)
+    if pit_E is not None:
+        check_length("pit_E", pit_E)
+    if not (np.isfinite(real.weights_E).all() and (real.weights_E >= 0).all()):
+        raise ValueError("an event's weight is negative or not finite")
+    if not chosen_E.all():
+        notes.append(f"{(~chosen_E).sum()} events of weight 0 were left out")
+    real = real.only(chosen_E)
+    if len(np.unique(real.shower_E)) < 2:
+        raise ValueError("fewer than two showers")
+    return _Events(
+        real=cleaned("real", real.bundles),
+        generated=cleaned("generated", generated.only(chosen_E)),
+        redraws=[partial(redrawn, draw) for draw in independent],
+        pit_E=None if pit_E is None else pit_E[chosen_E],
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Real events ``a`` and the events ``b`` compared with them, each with its indices among all events.
+
+    Distances of finite samples are never 0. So generated events are compared in the same way as real ones for the
+    floor: both need as many events, and primaries that differ as much.
+    """
+
+    a: Sample
+    b: Sample
+    chosen_a_E: Bool
+    chosen_b_E: Bool
+
+    def measures(self, bins: ConditionBins, seed: int) -> list[Measure]:
+        """Return all metrics except the classifiers. Sorts the samples, once."""
+        a, b = self.a, self.b
+        distances = {
+            f"{feature}_w1": distance
+            for feature in (*MUON_FEATURES, *BUNDLE_FEATURES)
+            if (distance := plain_distance(a, b, feature)) is not None
+        }
+        pairs_a, pairs_b = (
+            Values(*pair_distances(sample.bundles, numpy_stream(purpose, seed)), np.zeros(len(sample), np.int64))
+            for sample, purpose in ((a, MuonPurpose.PAIRS_REAL), (b, MuonPurpose.PAIRS_GENERATED))
+        )
+        if len(pairs_a.values) and len(pairs_b.values):
+            distances["decoherence_m_w1"] = BinnedWasserstein(pairs_a, pairs_b)
+        distances |= conditional_distances(a, b, bins)
+        return [*self.moments(), *(_named(name, distance) for name, distance in distances.items())]
+
+    def moments(self) -> list[Measure]:
+        """Return the fast metrics, which include all two-sided ones (differences and ratios)."""
+        a, b = self.a.bundles, self.b.bundles
+        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b), TailMetrics(a, b)]
+
+    def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
+        """Return the weights of the events of both samples, from those of all events."""
+        return weights_BE[:, self.chosen_a_E], weights_BE[:, self.chosen_b_E]
+
+
+def _named(name: str, distance: BinnedWasserstein) -> Measure:
+    return lambda weights_a_BE, weights_b_BE: {name: distance(weights_a_BE, weights_b_BE)}
+
+
+def _paired(real: Sample, make: Callable[[], Sample]) -> Comparison:
+    """Return the comparison of all real events with others for the same primaries."""
+    all_E = np.ones(len(real), np.bool_)
+    return Comparison(real, make(), all_E, all_E)
+
+
+def _halved(real: Sample, other: Sample, first_E: Bool) -> Comparison:
+    """Return the comparison of one half of the real events with ``other`` ones for the primaries of the other half."""
+    return Comparison(real.only(first_E), other.only(~first_E), first_E, ~first_E)
+
+
+def _two_sided(values: Mapping[str, Float64]) -> dict[str, Float64]:
+    """Return two-sided metrics: those that may be off on either side of the best value."""
+    return {name: values_B for name, values_B in values.items() if DEFINITIONS[name].better in TARGETS}
+
+
+def _measured(compared: Comparison, measures: Sequence[Measure], weights: WeightSets) -> dict[str, Float64]:
+    """Return the metrics of a comparison, one number for each set of weights."""
+    pieces: dict[str, list[Float64]] = {}
     for weights_BE in weights:
-        both = one.weights(weights_BE)
+        both = compared.weights(weights_BE)
         for measure in measures:
-            step(num_done / (len(weights) * len(measures)))
             for name, values_B in measure(*both).items():
-                found.setdefault(name, []).append(values_B)
-            num_done += len(weights_BE)
-    return {name: np.concatenate(values) for name, values in found.items()}
+                pieces.setdefault(name, []).append(values_B)
+    return {name: np.concatenate(values) for name, values in pieces.items()}
 
 
-def _of_real(one: Comparison, bins: ConditionBins, weights: WeightSets, seed: int, step: Step) -> dict[str, float]:
-    """Metrics of a comparison of real events with real ones, without errors."""
-    found = _measured(one, one.measures(bins, seed), weights.sample(), step)
-    return {name: float(values_B[0]) for name, values_B in found.items()}
+def _common(comparisons: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the names that all comparisons have."""
+    return [name for name in comparisons[0] if all(name in values for values in comparisons)]
 
 
-def _mean(told: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:
-    """Mean over comparisons; names that are not in all are left out."""
-    names = [name for name in told[0] if all(name in one for one in told)]
-    return {name: np.mean([one[name] for one in told], axis=0) for name in names}
+def chance_floor(name: str, deviation: float) -> Floor:
+    """Return the floor of a two-sided metric that is off by chance alone, with this standard deviation."""
+    return Floor(TARGETS[DEFINITIONS[name].better], 0.0, deviation) if math.isfinite(deviation) else Floor()
+
+
+def null_floor(distances: Float64) -> Floor:
+    """Return the floor from independent values without a difference. Two at least, else nothing is known."""
+    if len(distances) < 2:
+        return Floor()
+    spread = float(distances.std(ddof=1))
+    return Floor(float(distances.mean()), spread / math.sqrt(len(distances)), spread)
+
+
+def floors_of(comparisons: Sequence[Mapping[str, float]], averaged: int) -> dict[str, Floor]:
+    """Return floors by name from comparisons of real events with real ones; names that are not in all are left out.
+
+    Mean over the comparisons, also of two-sided metrics: redraws share the real sample, and so does a perfect
+    generator, which is where they are and not at the best value. ``averaged``: number of independent comparisons
+    whose mean is the value of the generator.
+    """
+    floors = {}
+    for name in _common(comparisons):
+        values = np.array([compared[name] for compared in comparisons])
+        spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+        floors[name] = Floor(float(values.mean()), spread / math.sqrt(len(values)), spread / math.sqrt(averaged))
+    return floors
+
+
+def classifier_metrics(
+    paired: Comparison, settings: EvaluationSettings, weights: WeightSets, progress: Progress
+) -> tuple[dict[str, Float64], dict[str, float]]:
+    """Return AUCs for each set of weights, and their deviations; none with too few showers, or a side without muons.
+
+    A deviation is the standard deviation from 1/2 for two samples that are alike, which needs no training.
+    """
+    # Imported here: torch takes a second to import, and no other metric needs it.
+    from workloads.muons.metrics.two_sample import attention_test, set_test
+
+    a, b = paired.a, paired.b
+    if len(np.unique(a.shower_E)) < _MIN_SHOWERS or not (len(a.bundles.filled_F) and len(b.bundles.filled_F)):
+        return {}, {}
+    of_sets = 1 - _ATTENTION_SHARE
+    tests = {
+        "c2st_auc": set_test(a, b, settings, lambda part: progress(part * of_sets)),
+        "c2st_attention_auc": attention_test(a, b, settings, lambda part: progress(of_sets + part * _ATTENTION_SHARE)),
+    }
+    aucs = {
+        name: np.concatenate([test(*paired.weights(weights_BE)) for weights_BE in weights])
+        for name, test in tests.items()
+    }
+    return aucs, {name: test.chance(a, b) for name, test in tests.items()}
 
 
 def _report(
-    given: Prepared, found: Mapping[str, Float64], floors: Mapping[str, Floor], settings: EvaluationSettings
+    events: _Events, values: Mapping[str, Float64], floors: Mapping[str, Floor], settings: EvaluationSettings
 ) -> MetricReport:
     wanted = [
         name
         for name in DEFINITIONS
-        if (settings.c2st or not name.startswith("c2st")) and (given.pit_E is not None or name != _PIT)
+        if (settings.c2st_epochs or not name.startswith("c2st")) and (events.pit_E is not None or name != _PIT)
     ]
-    told = [name for name in wanted if name in found and np.isfinite(found[name][0])]
-    missing = ", ".join(name for name in wanted if name not in told)
+    known = [name for name in wanted if name in values and np.isfinite(values[name][0])]
+    missing = ", ".join(name for name in wanted if name not in known)
     return MetricReport(
-        metrics={name: _metric(name, found[name], floors.get(name, Floor())) for name in told},
-        sizes={
-            "events": len(given.real),
-            "muons_real": int(given.real.bundles.counts_E.sum()),
-            "muons_generated": int(given.generated.bundles.counts_E.sum()),
+        metrics={
+            name: Metric.of(
+                DEFINITIONS[name],
+                float(values[name][0]),
+                bootstrap_error(values[name][1:]),
+                floors.get(name, Floor()),
+            )
+            for name in known
         },
-        floor_kind="same primaries" if given.independent else "disjoint showers",
-        notes=(*given.notes, *([f"too few events or muons for {missing}"] if missing else [])),
+        sizes={
+            "events": len(events.real),
+            "muons_real": int(events.real.bundles.counts_E.sum()),
+            "muons_generated": int(events.generated.bundles.counts_E.sum()),
+        },
+        floor_kind="same primaries" if events.redraws else "disjoint showers",
+        notes=(*events.notes, *([f"too few events or muons for {missing}"] if missing else [])),
     )
-
-
-def _metric(name: str, values_B: Float64, floor: Floor) -> Metric:
-    """Metric from the value of the sample and those of its bootstraps."""
-    return Metric.of(DEFINITIONS[name], float(values_B[0]), _error(values_B), floor)
-
-
-def _error(values_B: Float64) -> float:
-    """Standard deviation over the bootstraps with finite values; NaN if these are fewer than two."""
-    again = values_B[1:][np.isfinite(values_B[1:])]
-    return float(again.std(ddof=1)) if len(again) > 1 else float("nan")

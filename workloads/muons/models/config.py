@@ -1,31 +1,159 @@
-"""Settings of features and count head, common to all muon models."""
+"""Settings of the muon models, with the reason for each default in ``docs/explanation/models.md``.
+
+Beside them, bounds on what the models generate.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from common.config import ConfigBranch
+from workloads.base.training import StepSettings
+
+MAX_COUNT = 100_000
+"""Most muons in a generated event; larger ones are truncated: a rare extreme costs one wrong event, not the memory."""
+MAX_DEVIATION = 10.0
+"""Bound on a generated feature, in standard deviations of the training data from their mean: no real muon is there."""
 
 
 class MuonNetworkConfig(ConfigBranch):
-    """Features and count head: a checkpoint fits only the network it was written with."""
+    """Features of the muons: a checkpoint fits only the network it was written with."""
 
     azimuth: Literal["symmetric", "learned"] = "symmetric"
     """``symmetric``: the radius is generated and the azimuth drawn uniformly. ``learned``: x and y are generated,
     for data where a magnetic field or the detector breaks the symmetry."""
 
-    radius_offset_m: float = Field(0.1, gt=0)
-    """r0 in lg(r + r0), in metres: smaller distances to the shower axis are not resolved. Used when
-    ``azimuth`` is ``symmetric``."""
-
-    count_hidden: int = Field(64, ge=1)
-    """Width of both hidden layers of the count head."""
-
-    count_components: int = Field(2, ge=1, le=16)
-    """Number of negative binomials in the count head's mixture."""
-
     zero_truncated_counts: bool = False
-    """Train the count head with p(N | N ≥ 1), for files without empty events (some converters leave them out): it then
+    """Train the count head with p(N | N ≥ 1), for files without empty events (Muonitron leaves them out): it then
     still generates empty events, at the rate that the other events imply."""
+
+
+class WganNetworkConfig(MuonNetworkConfig):
+    """Sizes of the three networks: a checkpoint fits only the network it was written with."""
+
+    z_global: int = Field(default=16, ge=1)
+    """Number of random inputs common to all muons of an event: the difference between events of one primary."""
+
+    z_local: int = Field(default=8, ge=2)
+    """Number of random inputs of each muon: the difference between muons of one event. Two of them have exponential
+    tails instead of normal ones."""
+
+    hidden: int = Field(default=128, ge=1)
+    """Width of every hidden layer of generator and critic."""
+
+
+class WganConfig(StepSettings):
+    """Training of the muon WGAN. The three learning rates fall along a cosine."""
+
+    schedule: ClassVar[str] = "cosine"
+    warmup_steps: ClassVar[int] = 0
+    """No warm-up: the defaults of docs/explanation/models.md were measured without one."""
+
+    network: WganNetworkConfig = WganNetworkConfig()
+    """Sizes."""
+
+    generator_lr: float = Field(default=5e-4, gt=0)
+    """Learning rate of the generator (Adam) at the start of the schedule."""
+
+    critic_lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the critic (Adam) at the start of the schedule: twice the generator's."""
+
+    count_lr: float = Field(default=2e-3, gt=0)
+    """Learning rate of the count head (Adam) at the start of the schedule."""
+
+    critic_steps: int = Field(default=3, ge=1)
+    """Critic updates per step, all on the same real batch with fresh noise each."""
+
+    penalty_weight: float = Field(default=1.0, ge=0)
+    """λ, the weight of the gradient penalty."""
+
+    gp_every: int = Field(default=2, ge=1)
+    """Critic updates for each gradient penalty, which is multiplied by this number."""
+
+    energy_score_weight: float = Field(default=5.0, ge=0)
+    """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
+    few features of an event directly, and keeps their distributions stable (docs/explanation/models.md). 0: none, as in
+    a plain WGAN."""
+
+    gradient_clip: float = Field(default=0.0, ge=0)
+    """Largest gradient norm of an update, per network. 0: no clipping."""
+
+    compile: bool = False
+    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and needs a cache
+    directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
+    CPU steps were not faster; on an H100 5 % faster in tf32, slower in bf16."""
+
+    cuda_graphs: bool | Literal["auto"] = False
+    """Record an update's operators on a GPU once for each size of its input, and replay them with one call: for small
+    batches, whose time is that of the host. ``auto``: where possible, which it isn't with `compile`. On an H100 a step
+    of 8,192 events takes a seventh of the time."""
+
+    def warnings(self) -> list[str]:
+        """Warnings, one line for each setting that is allowed but was measured, or is known, to train badly."""
+        lines = []
+        if self.penalty_weight == 0:
+            lines.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
+        elif self.penalty_weight > 5:
+            lines.append(
+                f"penalty_weight = {self.penalty_weight:g} is strong for standardised features:"
+                " 10 was measured to give 3 to 15 times the error of 1.0"
+            )
+        if self.critic_lr < self.generator_lr:
+            lines.append(
+                f"critic_lr = {self.critic_lr:g} is below generator_lr = {self.generator_lr:g}:"
+                " the critic should be the faster one; the default is twice the generator's"
+            )
+        return lines
+
+
+class LikelihoodNetworkConfig(MuonNetworkConfig):
+    """Sizes and shapes of the likelihood model's networks: a checkpoint fits only the network it was written with."""
+
+    energy_cut_gev: float = Field(1.0, ge=0)
+    """Lowest energy that the simulation recorded, in GeV: no muon below is generated, and the first batch must have
+    none. 0: unknown."""
+
+    latent: int = Field(2, ge=1)
+    """Number of random numbers that the muons of an event share, such as the height where their shower began."""
+
+    hidden: int = Field(64, ge=1)
+    """Width of every hidden layer, except for the count head's."""
+
+    coupling: bool = False
+    """Draw half of an event's muons given the other half, for showers whose muons share more than ``latent`` random
+    numbers can say, such as a limited sum of their energies."""
+
+
+class LikelihoodConfig(StepSettings):
+    """Training of the likelihood model. Both learning rates follow one cycle of ``schedule_steps``: they rise over its
+    first twentieth, and fall to 0.1 % along a cosine."""
+
+    schedule: ClassVar[str] = "one_cycle"
+    warmup_steps: ClassVar[int] = 0
+    """No further warm-up: the cycle begins with one."""
+    gradient_clip: ClassVar[float] = 0.0
+    """No limit: the figures of docs/explanation/models.md were measured without one."""
+
+    network: LikelihoodNetworkConfig = LikelihoodNetworkConfig()
+    """Sizes and shapes."""
+
+    likelihood_lr: float = Field(8e-3, gt=0)
+    """Learning rate of the muons' densities (Adam), the highest of the schedule."""
+
+    count_lr: float = Field(1.6e-2, gt=0)
+    """Learning rate of the count head (Adam), the highest of the schedule."""
+
+    max_muons: int = Field(2000, ge=0)
+    """Most muons of an event in training: a random subset of larger events in each step, which has a likelihood of its
+    own. The count head, the input N and the event's weight keep the whole number. 0: all."""
+
+    def warnings(self) -> list[str]:
+        """Warnings, one line for each setting that is allowed but was measured, or is known, to train badly."""
+        if self.schedule_steps == 0 and self.likelihood_lr > 2e-3:
+            return [
+                f"schedule_steps = 0 keeps likelihood_lr = {self.likelihood_lr:g} to the end, which is far too fast"
+                " there: set schedule_steps to the steps of the run"
+            ]
+        return []

@@ -23,6 +23,10 @@ AVERAGE_DECAY = 0.995
 _LINE_RATE = 3.0
 """Factor on the line from conditions to ln μ, which thereby learns as much faster than the other layers."""
 _LEAST_PRESENT = 1e-12
+_HIDDEN = 64
+"""Width of both hidden layers: the measured default of docs/explanation/models.md."""
+_COMPONENTS = 2
+"""Negative binomials of the mixture: enough for lognormal counts, too (docs/explanation/physics.md)."""
 
 
 class CountMixture(NamedTuple):
@@ -42,9 +46,11 @@ class MixtureCountHead(nn.Module):
     def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
         self.zero_truncated = config.zero_truncated_counts
-        self.network = _network(config.count_hidden)
-        self.output = nn.Linear(config.count_hidden, 3 * config.count_components)
-        self.line = nn.Linear(NUM_CONDITIONS, config.count_components, bias=False)
+        self.network = nn.Sequential(
+            nn.Linear(NUM_CONDITIONS, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU()
+        )
+        self.output = nn.Linear(_HIDDEN, 3 * _COMPONENTS)
+        self.line = nn.Linear(NUM_CONDITIONS, _COMPONENTS, bias=False)
         nn.init.zeros_(self.line.weight)
 
     def forward(self, conditions_EC: Tensor) -> CountMixture:
@@ -141,7 +147,3 @@ def cumulative(weights_KE: Tensor) -> Tensor:
 def _bounded(values: Tensor, limits: tuple[float, float]) -> Tensor:
     """Clamped values whose gradient is that of the values: behind a plain clamp a weight would stay for good."""
     return values + (values.clamp(*limits) - values).detach()
-
-
-def _network(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(NUM_CONDITIONS, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,10 @@ import torch
 from torch import Tensor
 
 from workloads.base.batch import Batch
-from workloads.base.evaluator import Evaluation, Histogram
 from workloads.base.random_streams import stream_seed
-from workloads.muons.metrics.bundles import BundleArrays
-from workloads.muons.models.bundles import Bundles
+from workloads.base.training import Alarm, Evaluation, Histogram
+from workloads.muons.metrics.bundles import FLOOR_SPLITS, PANEL_SPLITS, BundleArrays, halves
+from workloads.muons.models.config import LikelihoodConfig, WganConfig
 from workloads.muons.purposes import MuonPurpose
 
 logger = logging.getLogger(__name__)
@@ -38,6 +37,17 @@ _SHOWN = (
 )
 _BEYOND = 0.001
 """Fraction of the real values that the range of a histogram may exclude on each side before it is widened."""
+
+
+class Bundles(NamedTuple):
+    """Generated events. The muons of an event are contiguous, events in order."""
+
+    counts_E: Tensor
+    """Numbers of muons, (E,) int64."""
+    muons_P3: Tensor
+    """Muons, (P, 3) float32: energy_gev, x_m, y_m."""
+    num_capped: int
+    """Number of events with a count above the limit, truncated to it."""
 
 
 class MuonTask(Protocol):
@@ -61,8 +71,24 @@ class MuonTask(Protocol):
         """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
 
 
+@dataclass(frozen=True)
+class MuonTraining:
+    """See Training."""
+
+    headline: str
+    shown: tuple[str, ...]
+    alarms: Mapping[str, float | Alarm]
+    task: Callable[..., Any]
+    evaluator: Callable[..., MuonPanel]
+    meaning_of_weights: tuple[str, ...] = ()
+
+    def warnings(self, config: WganConfig | LikelihoodConfig) -> Sequence[str]:
+        """Settings that train badly."""
+        return config.warnings()
+
+
 class MuonPanel:
-    """Physics panel, see workloads.base.evaluator.Evaluator. The noise is the same each time."""
+    """Physics panel, see workloads.base.training.Evaluator. The noise is the same each time."""
 
     def __init__(self, task: MuonTask, seed: int) -> None:
         self._task = task
@@ -79,7 +105,7 @@ class MuonPanel:
             return None
         if self._real is None or self._real.block is not block:
             self._real = _Real(block)
-        with _own_noise(self._task.device, self._seed), self._frozen():
+        with _own_noise(self._task.device, self._seed):
             held_out = self._task.held_out(block)
             generated = self._generate(self._real)
         told = torch.stack(list(held_out.values())).tolist()
@@ -87,10 +113,6 @@ class MuonPanel:
         if generated is None:
             return Evaluation(scalars)
         return self._real.compared_with(generated, scalars)
-
-    def _frozen(self) -> AbstractContextManager[None]:
-        """Context that freezes state which a model changes in its forward pass."""
-        return nullcontext()
 
     def _generate(self, real: _Real) -> BundleArrays | None:
         """Events, one for each primary of the block; None if they have too many muons.
@@ -115,32 +137,39 @@ class _Real:
 
     def __init__(self, block: Batch) -> None:
         # Imported here: without scipy and matplotlib a run starts a second earlier.
-        from workloads.muons.metrics import figures, metrics, splits
+        from workloads.muons.metrics import panel
 
-        self._figures, self._metrics = figures, metrics
+        self._panel = panel
         self.block = block
         self.primary_E4 = torch.cat([part.event_columns["primary"] for part in block.microbatches])
         counts_E = torch.cat([part.offsets_E1.diff() for part in block.microbatches]).cpu().numpy()
         muons_P3 = torch.cat([part.particle_columns["muons"] for part in block.microbatches]).cpu().numpy()
         self.bundles = BundleArrays.of(counts_E, muons_P3)
         showers_E = _showers(block)
-        self._panel_splits = splits.halves(showers_E, metrics.PANEL_SPLITS)
-        self._floor = metrics.floor(self.bundles, splits.halves(showers_E, metrics.FLOOR_SPLITS))
+        self._panel_splits = halves(showers_E, PANEL_SPLITS)
+        self._floor = panel.floor(self.bundles, halves(showers_E, FLOOR_SPLITS))
+        self._edges = {}
+        for name in _SHOWN:
+            if len(values := self.bundles.features[name].values):
+                low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND])
+                margin = max(0.1 * (high - low), 1e-3)
+                self._edges[name] = np.linspace(low - margin, high + margin, _BINS + 1)
+        self._histograms = _histograms(self.bundles, self._edges)
 
     def compared_with(self, generated: BundleArrays, scalars: dict[str, float]) -> Evaluation:
         """Results of the panel, including ``scalars``."""
         finite, num_bad = generated.finite()
-        found = self._metrics.panel(self.bundles, finite, self._panel_splits)
+        found = self._panel.panel(self.bundles, finite, self._panel_splits)
         histograms = _histograms(finite, self._edges)
         return Evaluation(
             scalars=scalars
             | {f"panel/{name}": value for name, value in found.items()}
             | {f"panel/{name}_floor": self._floor[name] for name in found if name in self._floor}
-            | {SCORE: self._metrics.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
+            | {SCORE: self._panel.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
             histograms={f"hist/real/{name}": histogram for name, histogram in self._histograms.items()}
             | {f"hist/generated/{name}": histogram for name, histogram in histograms.items()},
             images={
-                FIGURE: self._figures.comparison(
+                FIGURE: self._panel.comparison(
                     {
                         name: (histogram.edges, self._histograms[name].counts, histogram.counts)
                         for name, histogram in histograms.items()
@@ -150,33 +179,14 @@ class _Real:
             },
         )
 
-    @cached_property
-    def _edges(self) -> dict[str, npt.NDArray[np.float64]]:
-        found = {}
-        for name, values in _shown(self.bundles).items():
-            if len(values):
-                low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND])
-                margin = max(0.1 * (high - low), 1e-3)
-                found[name] = np.linspace(low - margin, high + margin, _BINS + 1)
-        return found
-
-    @cached_property
-    def _histograms(self) -> dict[str, Histogram]:
-        return _histograms(self.bundles, self._edges)
-
-
-def _shown(bundles: BundleArrays) -> dict[str, npt.NDArray[np.float64]]:
-    """Features that are drawn, by name."""
-    return {name: bundles.features[name] for name in _SHOWN}
-
 
 def _histograms(bundles: BundleArrays, edges: dict[str, npt.NDArray[np.float64]]) -> dict[str, Histogram]:
     """Histograms; values beyond the outermost edges count in the outermost bins."""
-    shown = _shown(bundles)
-    return {
-        name: Histogram(of, np.histogram(np.clip(shown[name], of[0], of[-1]), of)[0].astype(np.int64))
-        for name, of in edges.items()
-    }
+    found = {}
+    for name, of in edges.items():
+        inside = np.clip(bundles.features[name].values, of[0], of[-1])
+        found[name] = Histogram(of, np.histogram(inside, of)[0].astype(np.int64))
+    return found
 
 
 def _showers(block: Batch) -> npt.NDArray[np.int64]:

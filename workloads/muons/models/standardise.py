@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workloads.base.context import SumOverRanks, one_rank
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext, SumOverRanks, one_rank
 from workloads.muons.models.config import MuonNetworkConfig
 
 NUM_CONDITIONS = 5
@@ -21,10 +22,14 @@ MIN_ENERGY_GEV = 1e-3
 """Lower limit of energies, above the energy cut, before the logarithm; lower ones are raised to it."""
 MIN_RADIUS_M = 1e-3
 """Lower limit of distances to the shower axis in a density, which diverges there."""
+RADIUS_OFFSET_M = 0.1
+"""r0 in lg(r + r0), with a symmetric azimuth: smaller distances to the shower axis are not resolved."""
 POSITION_SCALE_M = 3.0
 """Scale in asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
 DEPTH_OFFSET_M = 1.0
 """Offset in lg(depth + offset), which is finite for a bundle recorded at the surface."""
+MIN_PARTICLES_TO_FIT = 2
+"""Muons that a batch needs for a standard deviation of their features."""
 MIN_SPREAD = 1e-4
 """Lower limit of a standard deviation; a smaller one means a constant with rounding errors, and is replaced by 1."""
 
@@ -46,7 +51,6 @@ class Standardise(nn.Module):
         super().__init__()
         self.energy_cut_gev = energy_cut_gev
         self.symmetric = config.azimuth == "symmetric"
-        self.radius_offset_m = config.radius_offset_m
         self.num_features = 2 if self.symmetric else 3
         self.register_buffer("condition_mean_C", torch.zeros(NUM_CONDITIONS))
         self.register_buffer("condition_spread_C", torch.ones(NUM_CONDITIONS))
@@ -107,7 +111,7 @@ class Standardise(nn.Module):
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0]) + self.energy_cut_gev
         if self.symmetric:
-            radius_P = (torch.pow(10.0, raw_PF[:, 1]) - self.radius_offset_m).clamp_min(0)
+            radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
             azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
             x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
         else:
@@ -128,7 +132,7 @@ class Standardise(nn.Module):
         log_scale_P = (above_P + self.energy_cut_gev).log() - above_P.log() - self.feature_spread_F.log().sum()
         if self.symmetric:  # a density in r becomes one in x and y, flat in the azimuth
             radius_P = torch.hypot(x_P, y_P).clamp_min(MIN_RADIUS_M)
-            return log_scale_P - ((radius_P + self.radius_offset_m) * _LN_10 * 2 * math.pi * radius_P).log()
+            return log_scale_P - ((radius_P + RADIUS_OFFSET_M) * _LN_10 * 2 * math.pi * radius_P).log()
         return log_scale_P - 0.5 * sum((one_P.square() + POSITION_SCALE_M**2).log() for one_P in (x_P, y_P))
 
     def _above_cut(self, energy_P: Tensor) -> Tensor:
@@ -138,8 +142,28 @@ class Standardise(nn.Module):
         energy_P, x_P, y_P = muons_P3.unbind(1)
         lg_energy_P = self._above_cut(energy_P).log10()
         if self.symmetric:
-            return torch.stack([lg_energy_P, (torch.hypot(x_P, y_P) + self.radius_offset_m).log10()], 1)
+            return torch.stack([lg_energy_P, (torch.hypot(x_P, y_P) + RADIUS_OFFSET_M).log10()], 1)
         return torch.stack([lg_energy_P, (x_P / POSITION_SCALE_M).asinh(), (y_P / POSITION_SCALE_M).asinh()], 1)
+
+
+def fit_standardise(standardise: Standardise, batch: Batch, context: StepContext) -> bool:
+    """Fit the parts of the standardisation that are not fitted yet and can be; return True if any was.
+
+    Conditions need an event, features two particles. Several ranks fit it together, to the batch of all ranks: else
+    each would train on different features.
+    """
+    parts, fitted = batch.microbatches, False
+    if not standardise.has_conditions and batch.total_events > 0:
+        none = torch.empty((0, 4), device=context.device)
+        primary_E4 = torch.cat([none, *(part.event_columns["primary"] for part in parts)])
+        standardise.fit_conditions(primary_E4, batch.total_events, context.sum_over_ranks)
+        fitted = True
+    if not standardise.has_features and batch.total_particles >= MIN_PARTICLES_TO_FIT:
+        none = torch.empty((0, 3), device=context.device)
+        muons_P3 = torch.cat([none, *(part.particle_columns["muons"] for part in parts)])
+        standardise.fit_features(muons_P3, batch.total_particles, context.sum_over_ranks)
+        fitted = True
+    return fitted
 
 
 def _raw_conditions(primary_E4: Tensor) -> Tensor:

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from common.errors import BadInputError
-from workloads.muons.geometry import EARTH_RADIUS_M
 
 Spectrum = Literal["powerlaw", "h3a"]
-Fluctuation = Literal["nb", "poisson", "lognormal"]
-Lateral = Literal["pt", "mupage"]
-Elbert = Literal["classic", "generalized"]
+Fluctuation = Literal["nb", "lognormal"]
 DepthKind = Literal["vertical", "slant"]
 
 GROUP_MASS = (1.0, 4.0, 14.0, 27.0, 56.0)
@@ -22,45 +19,54 @@ GROUP_CHARGE = (1.0, 2.0, 7.0, 13.0, 26.0)
 """Charge number Z of each group: a population's cutoff energy is its rigidity times Z."""
 
 
-@dataclass(frozen=True)
-class ElbertFit:
-    """Mean multiplicity mu = A · scale / (E_min cos θ*) · x^-slope · (1 - x^edge)^power.
+MASS_FRACTIONS = (0.2, 0.2, 0.2, 0.2, 0.2)
+"""Share of events of each group for the spectrum ``powerlaw``: equal, as in 5-component CORSIKA runs."""
 
-    x = A E_min / E_0."""
+THETA_MAX_DEG = 80.0
+"""Largest zenith angle, degrees: the formulas end there."""
 
-    scale_gev: float
-    """Scale of the number of muons, GeV."""
+DEPTH_RANGE_M = (1000.0, 2800.0)
+"""Shallowest and deepest row below the ice surface, vertical metres (the converter of the production data)."""
 
-    slope: float
-    """Exponent of 1/x: the growth with primary energy."""
+ELBERT_SCALE_GEV, ELBERT_SLOPE, ELBERT_POWER = 14.5, 0.757, 5.25
+"""Mean multiplicity mu = A · scale / (E_min cos θ*) · x^-slope · (1 - x)^power, x = A E_min / E_0. Elbert (1979), as in
+Gaisser, "Cosmic Rays and Particle Physics". Valid for E_min >~ 300 GeV, x << 1."""
 
-    edge: float
-    """Exponent of x inside the bracket, which ends the spectrum at the energy of one nucleon."""
+NB_SHAPE_PER_NUCLEON = 6.0
+"""Shape k of one nucleon's cascade; A nucleons have k·A. Tuned: 41 % shower-to-shower spread for a proton, 5.5 % for
+iron. Negative binomials for deep muons: Forti et al., PRD 42 (1990) 3668."""
 
-    power: float
-    """Exponent of the bracket."""
+LOGNORMAL_SIGMA = 0.5
+"""Spread of ln(mean) of a proton for ``lognormal``; a nucleus has sigma / sqrt(A). Chosen."""
 
+LOSS_A_GEV_PER_MWE, LOSS_B_PER_MWE = 0.259, 0.363e-3
+"""Ionisation loss a and radiative loss b in dE/dX = -(a + bE). Ice, Chirkin & Rhode, hep-ph/0407075."""
 
-ELBERT_FITS: Mapping[Elbert, ElbertFit] = {
-    # Elbert (1979), as in Gaisser, "Cosmic Rays and Particle Physics". Valid for E_min >~ 300 GeV, x << 1.
-    "classic": ElbertFit(scale_gev=14.5, slope=0.757, edge=1.0, power=5.25),
-    # arXiv:1405.0525: a · A / (E_n cos θ*) · x^-1.62586 ..., E_n = E_0 / A = E_min / x, hence slope - 1 here.
-    "generalized": ElbertFit(scale_gev=49.419, slope=0.62586, edge=0.580386, power=4.93827),
-}
+FIRN_M, FIRN_DENSITY, ICE_DENSITY = 200.0, 0.832, 0.917
+"""Thickness of the light upper layer, its density relative to water, and that of the ice below (MuonGun)."""
+
+PT_MEAN_GEV = 0.45
+"""Mean transverse momentum, GeV; dN/dpT ~ pT exp(-2 pT/<pT>). Chosen; 0.9 gives MUPAGE's width (hep-ph/0507228)."""
+
+INTERACTION_LENGTH_GCM2 = 90.0
+"""Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons."""
+
+PRODUCTION_DEPTH_GCM2 = 60.0
+"""Mean further depth to the decay of a muon's parent, g/cm²: Gamma(2), one draw a muon."""
+
+SURFACE_DEPTH_GCM2, SCALE_HEIGHT_M = 690.0, 6400.0
+"""Vertical thickness of the atmosphere above the South Pole's surface, g/cm², and its scale height: exponential."""
 
 
 @dataclass(frozen=True)
 class SimulatorConfig:
-    """Settings of the simulator. Raises BadInputError for a value outside the range of the formulas."""
+    """What differs between the presets, and what benchmarks/physics changes."""
 
     spectrum: Spectrum = "powerlaw"
-    """``powerlaw``: E^-gamma with the given mass fractions; ``h3a``: Gaisser 2012, arXiv:1111.6675."""
+    """``powerlaw``: E^-gamma with MASS_FRACTIONS; ``h3a``: Gaisser 2012, arXiv:1111.6675."""
 
     gamma: float = 2.0
     """Spectral index of ``powerlaw``."""
-
-    mass_fractions: tuple[float, float, float, float, float] = (0.2, 0.2, 0.2, 0.2, 0.2)
-    """Share of events of H, He, CNO, MgAlSi, Fe for ``powerlaw``: equal, as in 5-component CORSIKA runs."""
 
     energy_min_gev: float = 1e5
     """Lowest primary energy, GeV per nucleus."""
@@ -68,134 +74,24 @@ class SimulatorConfig:
     energy_max_gev: float = 1e8
     """Highest primary energy, GeV per nucleus."""
 
-    theta_max_deg: float = 80.0
-    """Largest zenith angle, degrees. The formulas end at 80°."""
-
     depth_kind: DepthKind = "vertical"
     """Meaning of the column ``depth_m``: metres below the surface, or metres of ice along the track."""
 
-    depth_min_m: float = 1000.0
-    """Shallowest depth below the ice surface, vertical metres (the converter of the production data)."""
-
-    depth_max_m: float = 2800.0
-    """Deepest depth, vertical metres (same source)."""
-
     depth_steps: int = 100
-    """Number of equally spaced depths from which an event's is drawn (same source); 0: any depth in between."""
-
-    elbert: Elbert = "classic"
-    """Fit of the mean multiplicity: a key of ELBERT_FITS."""
+    """Number of equally spaced depths from which an event's is drawn (the converter of the production data)."""
 
     fluctuation: Fluctuation = "nb"
-    """Spread of N around its mean: negative binomial, Poisson, or lognormal-Poisson.
-
-    The last is a test of multiplicity models that wrongly assume a negative binomial.
-    """
-
-    nb_shape_per_nucleon: float = 6.0
-    """Shape k of one nucleon's cascade; A nucleons have k·A. Tuned: 41 % shower-to-shower spread for a
-    proton, 5.5 % for iron. Negative binomials for deep muons: Forti et al., PRD 42 (1990) 3668."""
-
-    lognormal_sigma: float = 0.5
-    """Spread of ln(mean) of a proton for ``lognormal``; a nucleus has sigma / sqrt(A). Chosen."""
-
-    loss_a_gev_per_mwe: float = 0.259
-    """Ionisation loss a in dE/dX = -(a + bE), GeV per m.w.e. Ice, Chirkin & Rhode, hep-ph/0407075."""
-
-    loss_b_per_mwe: float = 0.363e-3
-    """Radiative loss b, per m.w.e. (same fit)."""
+    """Spread of N around its mean: negative binomial, or lognormal-Poisson, a test of multiplicity models that wrongly
+    assume a negative binomial."""
 
     energy_cut_gev: float = 1.0
     """Energy at depth below which a muon is not recorded, GeV."""
 
-    earth_radius_m: float = EARTH_RADIUS_M
-    """Radius of the ice surface from the Earth's centre, m (MuonGun, Muonitron)."""
-
-    firn_m: float = 200.0
-    """Thickness of the light upper layer, m (MuonGun)."""
-
-    firn_density: float = 0.832
-    """Density of that layer relative to water (MuonGun)."""
-
-    ice_density: float = 0.917
-    """Density of the ice below relative to water (MuonGun)."""
-
-    lateral: Lateral = "pt"
-    """Distance to the axis: ``pt`` from transverse momentum and production height, or ``mupage``, its fit."""
-
-    pt_mean_gev: float = 0.45
-    """Mean transverse momentum, GeV; dN/dpT ~ pT exp(-2 pT/<pT>). Chosen; 0.9 gives MUPAGE's width."""
-
-    interaction_length_gcm2: float = 90.0
-    """Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons."""
-
-    production_depth_gcm2: float = 60.0
-    """Mean further depth to the decay of a muon's parent, g/cm²: Gamma(2), one draw a muon."""
-
-    surface_depth_gcm2: float = 690.0
-    """Vertical thickness of the atmosphere above the South Pole's surface, g/cm²."""
-
-    scale_height_m: float = 6400.0
-    """Scale height of the exponential atmosphere, m."""
-
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("spectrum", get_args(Spectrum)),
-            ("fluctuation", get_args(Fluctuation)),
-            ("lateral", get_args(Lateral)),
-            ("elbert", get_args(Elbert)),
-            ("depth_kind", get_args(DepthKind)),
-        ):
-            if getattr(self, name) not in choices:
-                raise BadInputError(f"{name} = {getattr(self, name)!r}: use one of {', '.join(choices)}")
-        for name in _POSITIVE:
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise BadInputError(f"{name} = {getattr(self, name)}: must be a positive number")
-        # Below 1 TeV hardly any muon reaches 1 km; above 1e12 GeV there are no cosmic rays and no tables.
-        if not 1e3 <= self.energy_min_gev < self.energy_max_gev <= 1e12:
-            raise BadInputError(
-                f"energy_min_gev = {self.energy_min_gev:g}, energy_max_gev = {self.energy_max_gev:g}: "
-                "need 1e3 <= energy_min_gev < energy_max_gev <= 1e12"
-            )
-        if not 0.0 < self.theta_max_deg <= 80.0:
-            raise BadInputError(f"theta_max_deg = {self.theta_max_deg:g}: the formulas hold for 0 < theta <= 80°")
-        if not 100.0 <= self.depth_min_m <= self.depth_max_m <= 5000.0:
-            raise BadInputError(
-                f"depth_min_m = {self.depth_min_m:g}, depth_max_m = {self.depth_max_m:g}: "
-                "need 100 <= depth_min_m <= depth_max_m <= 5000"
-            )
-        if self.depth_steps < 0:
-            raise BadInputError(f"depth_steps = {self.depth_steps}: must be 0 (any depth) or the number of depths")
-        if len(self.mass_fractions) != len(GROUP_MASS) or min(self.mass_fractions) < 0.0:
-            raise BadInputError(f"mass_fractions = {self.mass_fractions}: need five shares >= 0")
-        if abs(sum(self.mass_fractions) - 1.0) > 1e-9:
-            raise BadInputError(f"mass_fractions add up to {sum(self.mass_fractions):g}: they must add up to 1")
-        if self.firn_m >= self.depth_min_m:
-            raise BadInputError(f"firn_m = {self.firn_m:g}: must lie above depth_min_m = {self.depth_min_m:g}")
+        """Raise BadInputError for an unknown ``depth_kind``, which a user may have named."""
+        if self.depth_kind not in get_args(DepthKind):
+            raise BadInputError(f"depth_kind = {self.depth_kind!r}: use one of {', '.join(get_args(DepthKind))}")
 
-    @property
-    def elbert_fit(self) -> ElbertFit:
-        """Constants of the chosen multiplicity fit."""
-        return ELBERT_FITS[self.elbert]
-
-
-_POSITIVE = (
-    "gamma",
-    "nb_shape_per_nucleon",
-    "lognormal_sigma",
-    "loss_a_gev_per_mwe",
-    "loss_b_per_mwe",
-    "energy_cut_gev",
-    "earth_radius_m",
-    "firn_m",
-    "firn_density",
-    "ice_density",
-    "pt_mean_gev",
-    "interaction_length_gcm2",
-    "production_depth_gcm2",
-    "surface_depth_gcm2",
-    "scale_height_m",
-)
 
 PRESETS: Mapping[str, SimulatorConfig] = {
     # Similar to a 5-component CORSIKA run: most rows empty, a few thousand muons at most.
@@ -209,7 +105,10 @@ PRESETS: Mapping[str, SimulatorConfig] = {
     # The natural flux above 10 TeV.
     "h3a": SimulatorConfig(spectrum="h3a", energy_min_gev=1e4, energy_max_gev=1e11),
 }
-"""Named settings; mean N and P(N=0) of each are in docs/explanation/simulator.md."""
+"""Named settings; mean N and P(N=0) of each are in docs/explanation/physics.md."""
+
+NATURAL_FLUX = "h3a"
+"""Preset with the natural flux, to which simulated events can be weighted."""
 
 
 def preset(name: str, **changes: Any) -> SimulatorConfig:

@@ -14,24 +14,34 @@ and in any order. Same versions of numpy and pyarrow on the same kind of CPU: sa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from pathlib import Path
+from typing import Any, get_args
 
+import click
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
-from workloads.base.dataset import Written, check_request, prepare_folder, share, write_files
+from common.options import OutputPath
+from workloads.base.dataset import (
+    OnFile,
+    Written,
+    check_request,
+    prepare_folder,
+    share,
+    simulate_shown,
+    write_files,
+    write_tables,
+)
 from workloads.base.random_streams import file_stream
-from workloads.muons.simulator.config import SimulatorConfig, preset
-from workloads.muons.simulator.flux import sample_primaries
-from workloads.muons.simulator.muons import SimulatedBundles, simulate
-from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
+from workloads.muons.simulator.config import PRESETS, DepthKind, SimulatorConfig
+from workloads.muons.simulator.config import preset as preset_named
+from workloads.muons.simulator.muons import SimulatedBundles, sample_primaries, shower_depths_m, simulate_showers
+from workloads.muons.simulator.muons import simulate as simulate_bundles
 
 SCHEMA = pa.schema(
     [
@@ -105,7 +115,7 @@ class DatasetPlan:
 
 def write_sample(folder: Path, events: int, seed: int) -> None:
     """Write one file of events of the preset `bench`."""
-    write_dataset(folder, preset(SAMPLE_PRESET), DatasetPlan(events, 1, seed), overwrite=True)
+    write_dataset(folder, preset_named(SAMPLE_PRESET), DatasetPlan(events, 1, seed), overwrite=True)
 
 
 def write_dataset(
@@ -114,7 +124,7 @@ def write_dataset(
     plan: DatasetPlan,
     *,
     overwrite: bool = False,
-    on_file: Callable[[Written], None] | None = None,
+    on_file: OnFile | None = None,
 ) -> Written:
     """Write all files; ``on_file`` gets the numbers of each file once it is complete.
 
@@ -128,19 +138,14 @@ def write_dataset(
 
 
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
-    """Write one file of the data set, completely or not at all: under a ``.part`` name, then renamed."""
+    """Write one file of the data set, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    num_events = num_muons = 0
-    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=path.with_name(path.name + ".part")) as part:
-        with pq.ParquetWriter(
-            part, SCHEMA, compression=COMPRESSION, use_dictionary=False, write_page_checksum=True
-        ) as writer:
-            for table in _row_groups(_tables(config, plan, file_index)):
-                writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-                num_events += table.num_rows
-                num_muons += _num_muons(table)
-        num_bytes = part.stat().st_size
-    return Written(1, num_events, num_muons, num_bytes)
+    tables = _row_groups(_tables(config, plan, file_index))
+    counted = (
+        (table, table.num_rows, sum(len(chunk.flatten()) for chunk in table["muons"].chunks)) for table in tables
+    )
+    options = {"compression": COMPRESSION, "use_dictionary": False, "write_page_checksum": True}
+    return write_tables(path, SCHEMA, counted, ROW_GROUP_ROWS, **options)
 
 
 def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[np.uint64]) -> pa.Table:
@@ -164,7 +169,7 @@ def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iter
     rng = file_stream(plan.seed, file_index)
     num_units = plan.num_rows(file_index) // plan.rows_per_unit
     units_per_table = max(ROW_GROUP_ROWS // plan.rows_per_unit, 1)
-    depths_m = shower_depths_m(plan.depths_per_shower, config)
+    depths_m = shower_depths_m(plan.depths_per_shower)
     for first in range(0, num_units, units_per_table):
         primaries = sample_primaries(min(units_per_table, num_units - first), config, rng)
         minor_id = np.arange(first, first + len(primaries), dtype=np.uint64)
@@ -172,7 +177,7 @@ def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iter
             bundles = simulate_showers(primaries, depths_m, config, rng)
             minor_id = np.repeat(minor_id, plan.depths_per_shower)
         else:
-            bundles = simulate(primaries, config, rng)
+            bundles = simulate_bundles(primaries, config, rng)
         yield to_table(bundles, file_index, minor_id)
 
 
@@ -192,5 +197,76 @@ def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _num_muons(table: pa.Table) -> int:
-    return sum(len(chunk.flatten()) for chunk in table["muons"].chunks)
+def simulate_dataset(
+    out: Path,
+    *,
+    events: int,
+    files: int,
+    seed: int,
+    preset: str = SAMPLE_PRESET,
+    showers: int = 0,
+    depth_kind: DepthKind = "vertical",
+    files_per_range: int = 0,
+    force: bool = False,
+    on_file: OnFile | None = None,
+) -> Written:
+    """Write muon bundles to the folder ``out``. Raises BadInputError.
+
+    ``showers``: rows of a shower, each at another depth; 0: every row is its own event.
+    """
+    config = replace(preset_named(preset), depth_kind=depth_kind)
+    plan = DatasetPlan(events, files, seed, showers, files_per_range)
+    return write_dataset(out, config, plan, overwrite=force, on_file=on_file)
+
+
+@click.command(name="simulate")
+@click.argument("out", type=OutputPath(file_okay=False))
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    default="bench",
+    show_default=True,
+    help="Spectrum: corsika (most rows empty), bench (0 to 1,000 muons), heavy (tail to 10,000 muons), "
+    "flat (every decade of energy), h3a (natural flux above 10 TeV).",
+)
+@click.option("--events", default=200_000, show_default=True, help="Rows in total.")
+@click.option("--files", default=8, show_default=True, help="Files in total.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same bytes.")
+@click.option(
+    "--showers",
+    default=0,
+    metavar="DEPTHS",
+    help="Shower mode: record each shower at this many depths, one row each, all with its id "
+    "(production has up to 100). 0: every row is its own event.",
+    show_default=True,
+)
+@click.option(
+    "--depth-kind",
+    type=click.Choice(get_args(DepthKind)),
+    default="vertical",
+    show_default=True,
+    help="Meaning of the depth column: metres below the surface, or metres of ice along the track.",
+)
+@click.option(
+    "--files-per-range",
+    default=0,
+    show_default=True,
+    help="Files in one range directory, at most 1000. 0: about the square root of --files.",
+)
+@click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
+def simulate(out: Path, **options: Any) -> None:
+    """Write muon bundles with known truth to OUT, in the production schema and directory layout.
+
+    A toy for demos and tests, not a simulation of a detector: see docs/explanation/physics.md.
+
+    \b
+    Example:
+      icestream simulate demo-data --preset bench --events 400000 --files 16 --seed 1
+    """
+    simulate_shown(
+        out,
+        "muons",
+        options["events"],
+        options["files"],
+        lambda on_file: simulate_dataset(out, **options, on_file=on_file),
+    )

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from layer_cases import DTYPES, EPSILON, LEAK, SIZES, LayerCase
+from layer_cases import EPSILON, LEAK, SIZES, LayerCase
 from torch import Tensor
-from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted, triton_device
+from triton_runs import COMPILED, INTERPRETED, cases, compile_for_h100, triton_device
 
 from workloads.base.kernels import layers_launch, layers_torch
 
@@ -38,8 +38,7 @@ def compare_all(case: LayerCase, *, norm: bool) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize(("size", "dtype"), cases(SIZES, "rows that are no multiple of a block"))
 def test_each_operator_gives_what_it_gives_in_torch(
     size: tuple[int, int], dtype: torch.dtype, norm: bool, device: torch.device
 ) -> None:
@@ -101,15 +100,8 @@ def test_rows_too_long_for_a_program_are_computed_by_torch(
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="it runs the others")
-def test_by_tritons_interpreter_all_of_them_pass() -> None:
-    require_passed_when_interpreted(__file__)
-
-
-@pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("dtype", COMPILED)
 def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from workloads.base.kernels import layers_triton as kernels
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from loss_cases import COUNTS, NUMBERS, SIZES, elementwise_calls, event_calls, loss_calls, score_calls
 from torch import Tensor
-from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted, triton_device
+from triton_runs import COMPILED, INTERPRETED, TYPES, cases, compile_for_h100, triton_device
 
 from workloads.base.kernels import (
     elementwise_launch,
@@ -41,8 +41,7 @@ def compare(modules: tuple[Any, Any], calls: Iterable[tuple[str, tuple[Any, ...]
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize(("size", "dtype"), cases(SIZES, "more than a block"))
 def test_scores_are_those_of_torch(size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
     compare(SCORES, score_calls(*size, dtype), device)
 
@@ -61,8 +60,7 @@ def test_losses_by_score_are_those_of_torch(number: int, dtype: torch.dtype, dev
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize(("counts", "dtype"), cases(COUNTS, "empty events around others", TYPES[:2]))
 def test_losses_by_event_are_those_of_torch(counts: list[int], dtype: torch.dtype, device: torch.device) -> None:
     compare(EVENTS, event_calls(counts, dtype), device)
 
@@ -96,15 +94,8 @@ def test_what_is_not_finite_gives_a_loss_that_is_not_finite(value: float, device
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="it runs the others")
-def test_by_tritons_interpreter_all_of_them_pass() -> None:
-    require_passed_when_interpreted(__file__)
-
-
-@pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("dtype", COMPILED)
 def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from workloads.base.kernels import elementwise_triton, event_losses_triton, scores_triton
 
@@ -123,13 +114,12 @@ def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch
         settings = {"ROWS": 128, "COLUMNS": 4, "FLOOR": 1e-12, "ONE_SIDED": one_sided, "PLAIN": plain, "TIMES": 8}
         for name in ("weighted_squares", "penalty_sums", "penalty_slopes", "score_sets"):
             compile_for_h100(getattr(event_losses_triton, name), (), dtype, wide, settings, others=integers)
-    if dtype != "bf16":
-        compile_for_h100(elementwise_triton.checked_update_of, (), dtype, wide, sizes)
-        compile_for_h100(elementwise_triton.least_spread_of, (), dtype, wide, sizes)
-        compile_for_h100(elementwise_triton.log_size_values, (), dtype, wide, sizes, others=integers)
-        compile_for_h100(elementwise_triton.long_tail_values, (), dtype, wide, {**sizes, "TAILS": 2, "SCALE": 0.5})
-    keys = {**integers, "results": "*i64", "keys": f"*{dtype}"}
-    if dtype != "fp64":
+    compile_for_h100(elementwise_triton.checked_update_of, (), dtype, wide, sizes)
+    compile_for_h100(elementwise_triton.least_spread_of, (), dtype, wide, sizes)
+    compile_for_h100(elementwise_triton.log_size_values, (), dtype, wide, sizes, others=integers)
+    compile_for_h100(elementwise_triton.long_tail_values, (), dtype, wide, {**sizes, "TAILS": 2, "SCALE": 0.5})
+    for key in ("fp32", "bf16") if dtype == "bf16" else ():
+        keys = {**integers, "results": "*i64", "keys": f"*{key}"}
         compile_for_h100(elementwise_triton.sort_key_values, (), dtype, wide, sizes, others=keys)
     copies = {**integers, **{f"to_{name}": "*i64" for name in ("event_of", "counts", "starts", "sizes", "particles")}}
     compile_for_h100(elementwise_triton.repeat_segment_values, (), dtype, wide, sizes, others=copies)

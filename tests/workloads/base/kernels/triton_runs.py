@@ -1,4 +1,4 @@
-"""Triton without a GPU: its interpreter, which runs a file's tests in a process, and its compiler for an H100.
+"""Triton without a GPU: its interpreter, and its compiler for an H100.
 
 The compiler and assembler find what the interpreter lets through, as a wrong type.
 """
@@ -6,9 +6,7 @@ The compiler and assembler find what the interpreter lets through, as a wrong ty
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +14,9 @@ import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton reads it when it is imported: this can't be changed for one test."""
+
+COMPILED = ("bf16", "fp64")
+"""Types of rows for which kernels are compiled: statistics of bfloat16 are of another type, float32."""
 
 
 @pytest.fixture
@@ -31,12 +32,20 @@ def triton_device() -> torch.device:
     return torch.device("cuda")
 
 
-def require_passed_when_interpreted(file: str, *selection: str) -> None:
-    """Run a file's tests for CUDA by Triton's interpreter, in a process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *selection, file]
-    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
+TYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def cases(sizes: Mapping[str, Any], of_every_type: str, types: Sequence[torch.dtype] = TYPES) -> list[Any]:
+    """Return parameters: all sizes of all types of rows.
+
+    The interpreter, which takes a second for each, gets all types of one size, and float32 of the others.
+    """
+    return [
+        pytest.param(size, dtype, id=f"{name}-{dtype}")
+        for name, size in sizes.items()
+        for dtype in types
+        if not INTERPRETED or dtype == torch.float32 or name == of_every_type
+    ]
 
 
 _NUMBERS = {"num_events", "num_particles", "num_tiles", "num_rows", "rows_each", "num_values", "times", "N", "D"}

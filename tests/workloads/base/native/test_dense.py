@@ -7,8 +7,8 @@ import torch
 from native_layers import compiled, layers_in_cpp
 from torch import Tensor, nn
 
-from workloads.base.native.dense import dense, library_for, pullback
-from workloads.muons.models.wgan.layers import LEAK, Dense
+from workloads.base.native.layers import dense, library_for, pullback
+from workloads.muons.models.wgan_networks import LEAK, Dense
 
 pytestmark = pytest.mark.process  # a compiler
 

@@ -11,10 +11,9 @@ from native_layers import compiled
 from torch import Tensor, nn
 
 from workloads.base.flops import counted_flops
-from workloads.base.native.dense import dense, pullback
-from workloads.base.native.particles import chain, pooled
+from workloads.base.native.layers import chain, dense, pooled, pullback
 from workloads.base.segments import Segments, spread
-from workloads.muons.models.wgan.layers import LEAK, Dense
+from workloads.muons.models.wgan_networks import LEAK, Dense
 
 pytestmark = pytest.mark.process  # a compiler
 

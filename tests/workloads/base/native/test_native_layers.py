@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads.base.native import library
+from workloads.base.native import layers
 
 pytestmark = pytest.mark.process  # a compiler
 
@@ -17,6 +17,6 @@ def test_without_a_compiler_torch_computes_the_layers_and_the_log_says_why(
     caplog.set_level("INFO")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    assert not library.use()
-    assert library.used() is None
+    assert not layers.use()
+    assert layers.used() is None
     assert caplog.messages == ["layers on the CPU: torch, slower than C++ (there is no C++ compiler)"]

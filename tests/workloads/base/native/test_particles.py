@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from native_layers import compiled
 from torch import Tensor, nn
 
-from workloads.base.native.particles import chain, pooled
+from workloads.base.native.layers import chain, pooled
 from workloads.base.segments import Segments, spread
 
 pytestmark = pytest.mark.process  # a compiler

@@ -8,11 +8,8 @@ from direction_events import POSITION_S3, direction_microbatch
 from torch import Tensor
 
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.models.events import EventInput
-from workloads.direction.models.losses import angle_deg
-from workloads.direction.models.sets.config import SetsConfig, SetsNetworkConfig
-from workloads.direction.models.sets.features import branch_inputs
-from workloads.direction.models.sets.model import SetsNetwork
+from workloads.direction.models.network import EventInput, angle_deg
+from workloads.direction.models.sets import SetsNetwork, branch_inputs
 
 TRACK = [number for number, name in enumerate(CLASSICAL_FITS) if name.startswith("track")]
 
@@ -21,7 +18,7 @@ TRACK = [number for number, name in enumerate(CLASSICAL_FITS) if name.startswith
 def network() -> SetsNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return SetsNetwork(SetsConfig(network=SetsNetworkConfig(hidden=8, layers=2, trust_hidden=8, trust_layers=1)))
+        return SetsNetwork(8, 2)
 
 
 @pytest.fixture
@@ -46,9 +43,9 @@ def test_the_light_learns_from_its_own_loss_alone(network: SetsNetwork, events: 
 
 def test_the_light_knows_nothing_of_the_track_fit(events: EventInput) -> None:
     """With it in a shared trunk the network follows the fit, and learns no cascades."""
-    before = branch_inputs(events, 96)
+    before = branch_inputs(events)
     events.fits_EF[:, TRACK] += 0.5
-    after = branch_inputs(events, 96)
+    after = branch_inputs(events)
     assert torch.equal(before.sensors_a_TF, after.sensors_a_TF)
     assert torch.equal(before.events_a_EF, after.events_a_EF)
     assert not torch.equal(before.sensors_b_TF, after.sensors_b_TF)
@@ -74,7 +71,7 @@ def test_direct_light_of_the_fitted_track_has_no_residual() -> None:
     events.time_P[:] = light_T[events.pulses.event_P]
     events.auxiliary_P[:] = False
 
-    inputs = branch_inputs(events, 96)
+    inputs = branch_inputs(events)
 
     residual_T = inputs.sensors_b_TF[:, 2] * 300
     torch.testing.assert_close(residual_T, torch.zeros_like(residual_T), atol=0.05, rtol=0)
@@ -83,7 +80,7 @@ def test_direct_light_of_the_fitted_track_has_no_residual() -> None:
 
 def test_features_are_bounded_for_fits_far_away(events: EventInput) -> None:
     events.fits_EF[:] = events.fits_EF.sign() * 1e6
-    inputs = branch_inputs(events, 96)
+    inputs = branch_inputs(events)
     for features in (inputs.sensors_a_TF, inputs.events_a_EF, inputs.sensors_b_TF, inputs.events_b_EF):
         assert features.isfinite().all()
         assert features.abs().max() <= 30

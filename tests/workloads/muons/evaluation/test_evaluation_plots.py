@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.muons.evaluation.plots import panel
-from workloads.muons.evaluation.plots.counts import _edges
-from workloads.muons.evaluation.plots.events import EventPairs
-from workloads.muons.evaluation.plots.gallery import pictures
-from workloads.muons.evaluation.plots.radii import _pair_distances
-from workloads.muons.evaluation.plots.resample import BOOTSTRAPS, Groups, band, bins_of, ratio
-from workloads.muons.metrics.bundles import BundleArrays
-from workloads.muons.metrics.sample import Sample
+from workloads.base.report import evaluation as frame
+from workloads.muons.evaluation_plots import BOOTSTRAPS, GALLERY, EventPairs, Groups, band, count_edges, ratio
+from workloads.muons.metrics.bundles import BundleArrays, Sample
 
 
 def make_bundles(counts: list[int], seed: int = 0) -> BundleArrays:
@@ -44,15 +39,6 @@ def test_a_histogram_has_the_weights_of_its_events_and_the_error_of_poisson_coun
     assert (high - low) / 2 == pytest.approx(expected, rel=0.2)
 
 
-def test_showers_are_drawn_whole() -> None:
-    # Ten alike rows a shower: the error is that of 200 showers, not of 2,000 events.
-    shower_E = np.repeat(np.arange(200), 10)
-    values = (shower_E % 2).astype(np.float64)
-    groups = Groups(shower_E, None, seed=1)
-    _, low, high = band(groups.histogram(values, np.array([-0.5, 0.5, 1.5]), np.arange(2000)))
-    assert (high - low) / 2 == pytest.approx(10 * np.sqrt(200 * 0.25), rel=0.25)
-
-
 def test_what_both_sides_share_cancels_in_their_ratio() -> None:
     groups = Groups(np.arange(500), None, seed=1)
     same = groups.histogram(np.linspace(0, 1, 500), np.linspace(0, 1, 5), np.arange(500))
@@ -61,47 +47,29 @@ def test_what_both_sides_share_cancels_in_their_ratio() -> None:
     assert np.isnan(ratio(same, np.zeros_like(same))).all()
 
 
-def test_bins_hold_their_lower_edge_and_the_last_one_its_upper() -> None:
-    edges = np.array([0.0, 1.0, 2.0])
-    assert bins_of(np.array([-0.1, 0.0, 0.5, 1.0, 2.0, 2.1]), edges).tolist() == [-1, 0, 0, 1, 1, -1]
-
-
 @pytest.mark.parametrize("most", [1, 2, 7, 100, 12_345])
 def test_edges_of_counts_lie_between_integers_and_hold_them_all(most: int) -> None:
-    edges = _edges(most)
+    edges = count_edges(most)
     assert (np.diff(edges) >= 1).all()
     assert (edges % 1 == 0.5).all()
     assert edges[0] == 0.5
     assert edges[-1] >= most
 
 
-def test_pairs_of_an_event_are_two_different_muons_and_weigh_one_together() -> None:
-    bundles = BundleArrays.of(
-        np.array([0, 1, 2, 300]), np.column_stack([np.ones(303), np.arange(303.0), np.zeros(303)])
-    )
-    distance, event, weight = _pair_distances(bundles, seed=0)
-    assert np.bincount(event, minlength=4).tolist() == [0, 0, 1, 50]
-    assert np.bincount(event, weight, minlength=4) == pytest.approx([0, 0, 1, 1])
-    assert distance.min() >= 1
-    assert distance[event == 2] == pytest.approx([1.0])
-    assert distance[event == 3].max() <= 299
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("real", "generated"),
     [
-        ([0] * 30, [0] * 30),
-        ([0, 1] * 20, [0] * 40),
-        ([1], [50_000]),
+        ([0, 1, 5] * 20, [0, 2, 3] * 20),
+        pytest.param([0] * 30, [0] * 30, marks=pytest.mark.slow),
+        pytest.param([1], [50_000], marks=pytest.mark.slow),
     ],
 )
 def test_every_picture_is_drawn_of_events_without_muons_or_of_a_single_one(
     real: list[int], generated: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(panel, "DPI", 20)  # drawn as it would be, but smaller
-    events = EventPairs(make_sample(real), make_bundles(generated, seed=1))
-    drawn = list(pictures(events, np.linspace(0, 1, len(real)), {}))
+    monkeypatch.setattr(frame, "DPI", 20)  # drawn as it would be, but smaller
+    events = EventPairs(make_sample(real), make_bundles(generated, seed=1), np.linspace(0, 1, len(real)))
+    drawn = GALLERY.draw(events)
     assert len({one.name for one in drawn}) == len(drawn) == 11
     for one in drawn:
         assert one.png.startswith(b"\x89PNG")

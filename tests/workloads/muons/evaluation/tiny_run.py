@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,49 +10,44 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from common.tensorboard_names import TENSORBOARD_FOLDER
+from common.text import TENSORBOARD_FOLDER
 from services.config.root import Config
+from services.trainer.service import training_of
 from services.trainer.state import TrainState
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, FORMAT
 from workloads.base.context import StepContext
-from workloads.base.task import Task
-from workloads.muons.models.likelihood.task import LikelihoodTask
-from workloads.muons.models.wgan.task import WganTask
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.flux import sample_primaries
-from workloads.muons.simulator.muons import simulate
+from workloads.muons.simulator.muons import sample_primaries, simulate
 
-NETWORK = {"hidden": 16, "count_hidden": 16, "z_global": 4, "z_local": 4}
+SECTIONS: dict[str, dict[str, Any]] = {
+    "wgan": {"network": {"hidden": 16, "z_global": 4, "z_local": 4}, "critic_steps": 1},
+    "likelihood": {"network": {"hidden": 8}},
+}
 
 
-def write_tiny_run(
-    run_dir: Path, inputs: tuple[str, ...] = (), *, max_count: int = 100_000, held_out: float = 0.0
-) -> Path:
+def write_tiny_run(run_dir: Path, inputs: tuple[str, ...] = (), *, held_out: float = 0.0, model: str = "wgan") -> Path:
     """The checkpoint's path."""
-    wgan = {"network": NETWORK, "sampling": {"max_count": max_count}, "critic_steps": 1}
-    config = Config.model_validate({"input": inputs, "stream": {"held_out": held_out}, "trainer": {"wgan": wgan}})
-    return _trained(run_dir, config, WganTask, headline="w_gap")
-
-
-def write_tiny_likelihood_run(run_dir: Path, *, max_count: int = 100_000) -> Path:
-    """The checkpoint's path."""
-    network = {"hidden": 8, "count_hidden": 8, "components": 2}
-    trainer = {"model": "likelihood", "likelihood": {"network": network, "max_count": max_count}}
-    return _trained(run_dir, Config.model_validate({"trainer": trainer}), LikelihoodTask, headline="muon_nll")
-
-
-def _trained(run_dir: Path, config: Config, build: Callable[[Any, StepContext], Task], *, headline: str) -> Path:
-    torch.manual_seed(1)
-    task = build(getattr(config.trainer, config.trainer.model), StepContext(torch.device("cpu"), 1))
-    for seed in range(3):
-        task.step(_batch(seed))
-    state = TrainState(task, torch.device("cpu"), "plan", headline=headline)
-    state.step = 3
+    trainer = {"model": model, model: SECTIONS[model]}
+    config = Config.model_validate({"input": inputs, "stream": {"held_out": held_out}, "trainer": trainer})
     path = run_dir / CHECKPOINT_FOLDER / "step-000000003.pt"
     path.parent.mkdir(parents=True)
-    torch.save({"format": FORMAT, **state.checkpoint(config.model_dump_json()), "score": None}, path)
+    torch.save({"format": FORMAT, **_trained(model).checkpoint(config.model_dump_json()), "score": None}, path)
     return path
+
+
+@cache
+def _trained(model: str) -> TrainState:
+    """A model is trained once: neither inputs nor what is held out matter to it."""
+    torch.manual_seed(1)
+    config = Config.model_validate({"trainer": {"model": model, model: SECTIONS[model]}})
+    training = training_of(config)
+    task = training.task(config.trainer.of_model, StepContext(torch.device("cpu"), 1))
+    for seed in range(3):
+        task.step(_batch(seed))
+    state = TrainState(task, torch.device("cpu"), "plan", headline=training.headline)
+    state.step = 3
+    return state
 
 
 def write_panel_scalars(run_dir: Path) -> None:

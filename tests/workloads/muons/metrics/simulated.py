@@ -6,21 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
-from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64, Sample
 from workloads.muons.simulator.config import SimulatorConfig, preset
-from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
-from workloads.muons.simulator.multiplicity import expect
-from workloads.muons.simulator.muons import simulate
+from workloads.muons.simulator.muons import SimulatedPrimaries, expect, sample_primaries, simulate
 
-# Shallow, so that there are many muons in few events.
-CONFIG = preset("bench", depth_max_m=1_600.0)
+CONFIG = preset("bench")
 
 
 def real_sample(num_events: int, seed: int = 1, config: SimulatorConfig = CONFIG) -> Sample:
     """Every event is a shower of its own."""
     rng = np.random.default_rng(seed)
-    rows = simulate(sample_primaries(num_events, config, rng), config, rng)
+    primaries = sample_primaries(num_events, config, rng)
+    # 1,000 to 1,600 m: shallow, so that there are many muons in few events.
+    rows = simulate(replace(primaries, depth_m_E=1_000 + (primaries.depth_m_E - 1_000) / 3), config, rng)
     return Sample(
         rows.primary_E4.astype(np.float64), np.arange(num_events), BundleArrays.of(rows.counts_E, rows.muons_P3)
     )

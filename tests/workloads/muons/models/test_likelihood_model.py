@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import pytest
@@ -16,17 +15,20 @@ from common.errors import BadInputError
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
-from workloads.muons.models.likelihood.config import LikelihoodConfig, LikelihoodNetworkConfig
-from workloads.muons.models.likelihood.mixture import draw, log_density, mixture_layer
-from workloads.muons.models.likelihood.model import NUM_KNOWN, MuonDensities
-from workloads.muons.models.likelihood.networks import known
-from workloads.muons.models.likelihood.panel import LikelihoodPanel
-from workloads.muons.models.likelihood.sampler import LikelihoodSampler
-from workloads.muons.models.likelihood.task import LikelihoodTask
+from workloads.muons.models.config import LikelihoodConfig, LikelihoodNetworkConfig
+from workloads.muons.models.likelihood import LikelihoodPanel, LikelihoodTask
+from workloads.muons.models.likelihood_densities import (
+    NUM_KNOWN,
+    LikelihoodSampler,
+    MuonDensities,
+    draw,
+    log_density,
+    mixture_layer,
+)
 from workloads.muons.models.standardise import Standardise
 
 CPU = torch.device("cpu")
-SMALL = {"hidden": 16, "count_hidden": 16, "energy_cut_gev": 0.0}
+SMALL = {"hidden": 16, "energy_cut_gev": 0.0}
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,7 @@ def random(seed: int = 3) -> torch.Generator:
 
 
 def test_a_mixture_is_a_density_and_is_drawn_from_as_it_says() -> None:
-    mixture_1X = 2 * mixture_layer(3, 4, 1.5, -1.0)(torch.randn(1, 3)).detach()
+    mixture_1X = 2 * mixture_layer(3, 1.5, -1.0)(torch.randn(1, 3)).detach()
     grid_P1 = torch.linspace(-12, 12, 20_001)[:, None]
     density_P = log_density(mixture_1X.expand(len(grid_P1), -1), grid_P1).exp()
     step = float(grid_P1[1] - grid_P1[0])
@@ -92,7 +94,7 @@ def gap(task: LikelihoodTask) -> float:
     present = task.networks.present(task.networks.with_noise(events, random()))
     found = []
     with torch.no_grad():
-        noise = (torch.randn(len(present.known_GK), 1) for _ in range(300))
+        noise = (torch.randn(len(present.known_GK), 1) for _ in range(100))
         bounds = [muons.bound(present.features_PF, present.known_GK, present.segments, of) for of in noise]
         bound_G = torch.stack([one.muons_E + one.shared_E for one in bounds]).mean(0)
         for event, muons_PF in enumerate(present.features_PF.split(present.segments.counts_E.tolist())):
@@ -123,39 +125,18 @@ def test_for_the_prior_alone_a_large_event_has_more_weight() -> None:
         torch.testing.assert_close(many, 8 * one)
 
 
-@pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
-def test_the_order_of_an_events_muons_does_not_matter(azimuth: str) -> None:
-    task = trained(2, network={"azimuth": azimuth})
-    (events,) = toy_batch(1, seed=5, counts=[20]).microbatches
-    noise_1Z, segments = torch.randn(1, 2), Segments.from_counts(torch.tensor([20]), 20)
-    known_1K, features_PF = (
-        torch.randn(1, NUM_KNOWN),
-        task.networks.standardise.features(events.particle_columns["muons"]),
-    )
-
-    one, other = (
-        task.networks.muons.bound(features, known_1K, segments, noise_1Z)
-        for features in (features_PF, features_PF[torch.randperm(20)])
-    )
-
-    torch.testing.assert_close(one.muons_E, other.muons_E)
-    torch.testing.assert_close(one.shared_E, other.shared_E)
-
-
 # ---- Training.
 
 
-@pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
-def test_training_lowers_the_held_out_likelihood(azimuth: str) -> None:
-    network, block = {"azimuth": azimuth}, toy_batch(64, seed=77)
+def test_training_lowers_the_held_out_likelihood_of_learned_azimuths_too() -> None:
+    network, block = {"azimuth": "learned"}, toy_batch(64, seed=77)
     before, after = (trained(steps, network=network).held_out(block) for steps in (1, 60))
 
     assert after["nll"] < before["nll"] - 1
     assert after["m_loss"] < before["m_loss"]
 
 
-@pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
-@pytest.mark.parametrize("cut_gev", [0.0, 1.0])
+@pytest.mark.parametrize(("azimuth", "cut_gev"), [("symmetric", 1.0), ("learned", 0.0)])
 def test_the_held_out_likelihood_is_a_density_in_lg_energy_and_metres(azimuth: str, cut_gev: float) -> None:
     """So runs with other standardisations, offsets and cuts can be compared: normal features integrate to 1."""
     config = LikelihoodNetworkConfig.model_validate({"azimuth": azimuth, "energy_cut_gev": cut_gev})
@@ -211,23 +192,14 @@ def test_parts_of_a_batch_add_up_to_it(chunk_particles: int, coupling: bool) -> 
     assert float(whole.held_out(block)["m_loss"]) == pytest.approx(float(cut.held_out(block)["m_loss"]), rel=1e-3)
 
 
-def test_the_held_out_likelihood_is_that_of_all_muons() -> None:
-    """z is fitted to the muons that are seen: of a subset whose likelihood is multiplied up, no bound is left."""
-    task = trained(30, max_muons=1)
-    large = toy_batch(2, seed=4, counts=[400, 3])
-    found = task.held_out(large)["nll"]
-    task.config = task.config.model_copy(update={"max_muons": 0})
-
-    assert torch.equal(found, task.held_out(large)["nll"])
-
-
 def test_a_thinned_event_has_the_weight_of_all_its_muons() -> None:
     networks = (task := trained(2, max_muons=50)).networks
-    (events,) = toy_batch(4, seed=4, counts=[400, 0, 50, 3]).microbatches
-    seen = task.prepare(events, random())
+    (large,) = toy_batch(4, seed=4, counts=[400, 0, 50, 3]).microbatches
+    seen = task.prepare(large, random())
     assert seen.num_particles == 50 + 50 + 3
 
-    bound = networks._bound(networks.muons, networks.present(seen))
+    events = networks.present(seen)
+    bound = networks.muons.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
     weight_G = torch.tensor([400**0.75 / 50, 50**0.75 / 50, 3**0.75 / 3])
 
     total = ((bound.muons_E + bound.shared_E) * weight_G).sum()
@@ -239,10 +211,9 @@ def test_a_thinned_event_has_the_weight_of_all_its_muons() -> None:
 
 
 def test_no_muon_below_the_energy_cut_is_generated() -> None:
-    task = make(network={"energy_cut_gev": 2.0}, schedule_steps=40)
-    batches = [above(toy_batch(seed=seed), 2.0) for seed in range(40)]
-    for batch in batches:
-        assert task.step(batch)["below_cut"] == 0
+    task = make(network={"energy_cut_gev": 2.0}, schedule_steps=20)
+    batches = [above(toy_batch(seed=seed), 2.0) for seed in range(20)]
+    assert all(task.step(batch)["below_cut"] == 0 for batch in batches)
 
     energy_P = task.generate(batches[0].microbatches[0].event_columns["primary"].repeat(50, 1)).muons_P3[:, 0]
 
@@ -251,32 +222,19 @@ def test_no_muon_below_the_energy_cut_is_generated() -> None:
 
 
 def test_data_below_the_energy_cut_are_refused_at_the_start_and_counted_later() -> None:
-    with pytest.raises(BadInputError, match=r"trainer\.likelihood\.network\.energy_cut_gev = 100, but .* set it to"):
-        make(network={"energy_cut_gev": 100.0}).step(toy_batch())
-
     task = make(network={"energy_cut_gev": 100.0})
     task.step(above(toy_batch(), 100.0))
     batch = toy_batch(seed=1)
-    (events,) = batch.microbatches
-    share = float((events.particle_columns["muons"][:, 0] < 100.0).float().mean())
+    share = float((batch.microbatches[0].particle_columns["muons"][:, 0] < 100.0).float().mean())
     assert float(task.step(batch)["below_cut"]) == pytest.approx(share)
     assert share > 0
 
-
-def test_the_lowest_energy_is_compared_as_it_is_stored_and_the_advice_can_be_followed() -> None:
     batch = above(toy_batch(), 1.0)
-    (events,) = batch.microbatches
-    energy_P = events.particle_columns["muons"][:, 0]
+    energy_P = batch.microbatches[0].particle_columns["muons"][:, 0]
     energy_P[3] = 0.9  # 0.899999976 as float32
-    with pytest.raises(BadInputError) as refused:
+    with pytest.raises(BadInputError, match=r"network\.energy_cut_gev = 1, but .* of 0\.89999997[\d]* GeV: set it to"):
         make(network={"energy_cut_gev": 1.0}).step(batch)
-
-    (told,) = re.findall(r"a muon of ([\d.]+) GeV", str(refused.value))
-    for cut_gev in (0.9, float(told)):
-        assert make(network={"energy_cut_gev": cut_gev}).step(batch)["below_cut"] == 0
-    energy_P[3] = torch.tensor(0.9).nextafter(torch.tensor(0.0))
-    with pytest.raises(BadInputError):
-        make(network={"energy_cut_gev": 0.9}).step(batch)
+    assert make(network={"energy_cut_gev": 0.9}).step(batch)["below_cut"] == 0, "as the energies are stored"
 
 
 def above(batch: Batch, least_gev: float) -> Batch:
@@ -304,23 +262,3 @@ def test_the_sampler_of_a_checkpoint_draws_what_the_task_draws(coupling: bool) -
     assert torch.equal(found[0][1], found[1][1])
     assert found[0][1].shape == (int(found[0][0].sum()), 3)
     assert bool(found[0][1].isfinite().all())
-
-
-def test_generated_muons_have_the_distribution_that_the_densities_say() -> None:
-    """Distribution of lg E: the prior of z and the density given z, put together, against drawn muons."""
-    task = trained(60, network={"latent": 1})
-    primary_14 = toy_batch(1, seed=9).microbatches[0].event_columns["primary"]
-    sampler, num = task.sampler(), 4000
-    muons_P3 = sampler.draw_muons(primary_14.expand(num, -1), torch.ones(num, dtype=torch.int64), random())
-    features_P = task.networks.standardise.features(muons_P3)[:, 0]
-    muons = task.networks.averaged.used
-
-    with torch.no_grad():
-        known_1K = known(task.networks.standardise, primary_14, torch.ones(1, dtype=torch.int64))
-        z_Z1 = draw(muons.prior(known_1K.expand(500, -1)), torch.rand(500, 1), torch.randn(500, 1))
-        _, energy_ZX, shift_ZF = muons._of_event(torch.cat([known_1K.expand(500, -1), z_Z1], 1))
-        grid = torch.linspace(-6, 6, 601)
-        density = torch.stack([log_density(energy_ZX, x - shift_ZF[:, :1]).exp().mean() for x in grid])
-    cumulative = (density.cumsum(0) * 0.02).numpy()
-    result = stats.ks_1samp(features_P.numpy(), lambda x: cumulative[grid.numpy().searchsorted(x).clip(0, 600)])
-    assert result.statistic < 0.05

@@ -1,1 +1,0 @@
-"""Code in C++, built on the user's machine where there is a compiler; Python computes the same elsewhere."""

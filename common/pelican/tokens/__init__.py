@@ -1,1 +1,0 @@
-"""Tokens of a federation: found, acquired, renewed."""

@@ -1,1 +1,0 @@
-"""`icestream bench`: speed of this machine."""

@@ -1,1 +1,0 @@
-"""`icestream convert`: files of any layout to the fastest one."""

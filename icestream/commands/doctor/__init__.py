@@ -1,1 +1,0 @@
-"""Command `icestream doctor`: check of configuration, machine, inputs and token before a run."""

@@ -1,1 +1,0 @@
-"""`icestream inspect`: content of a file, and settings to use it."""

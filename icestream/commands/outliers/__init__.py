@@ -1,1 +1,0 @@
-"""`icestream outliers`: merge of a run's outlier files."""

@@ -1,1 +1,0 @@
-"""`icestream plan`: preview of a run."""

@@ -1,1 +1,0 @@
-"""`icestream tensorboard`: merge of event files of many runs."""

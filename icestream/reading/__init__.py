@@ -1,1 +1,0 @@
-"""Reading of files outside of a run."""

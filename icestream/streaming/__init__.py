@@ -1,1 +1,0 @@
-"""Stream of batches in the caller's own process, which is the trainer: `icestream.stream`."""

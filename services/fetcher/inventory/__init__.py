@@ -1,1 +1,0 @@
-"""Inventory: the frozen list of source files, range by range."""

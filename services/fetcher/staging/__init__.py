@@ -1,1 +1,0 @@
-"""Staging: files on local disk within a budget, inspected before use."""

@@ -1,1 +1,0 @@
-"""Outputs: copies of checkpoints and TensorBoard files at a destination, and their restore."""

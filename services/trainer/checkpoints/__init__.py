@@ -1,1 +1,0 @@
-"""Checkpoints: snapshot, file, commit, rollback."""

@@ -1,1 +1,0 @@
-"""Health: limits on losses and gradients."""

@@ -1,0 +1,360 @@
+"""Data-parallel training in several processes: sums of gradients, and exchange of texts and bytes.
+
+Gradients and numbers on the device are summed by one all-reduce of a flat buffer (gloo on the CPU, nccl on CUDA).
+Texts and bytes are sent over gloo as byte tensors: an exchange never waits for the device. torch's own ``*_object``
+calls are not used: they read pickles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import logging
+import os
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from common.errors import BadInputError
+from common.transport import StopRequested
+from services.trainer.environment import RankPlace
+
+logger = logging.getLogger(__name__)
+
+_SIOCGIFADDR = 0x8915
+_IF_INET6 = Path("/proc/net/if_inet6")
+
+
+def interface_to(address: str, port: int) -> str:
+    """Name of the interface whose address the kernel uses towards ``address``; empty if it can't be determined.
+
+    On the machine that has this address it is the interface with it. Nothing is sent.
+    """
+    try:
+        family, _, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            source: str = probe.getsockname()[0]
+    except OSError:
+        return ""
+    if source.startswith("127."):
+        return "lo"
+    return next((name for _, name in socket.if_nameindex() if source in _addresses(name)), "")
+
+
+def _addresses(name: str) -> set[str]:
+    """Addresses of an interface; of IPv4 its first only."""
+    found = set()
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        found.add(socket.inet_ntoa(answer[20:24]))
+    with contextlib.suppress(OSError):
+        for line in _IF_INET6.read_text().splitlines():
+            digits, *_, owner = line.split()
+            if owner == name:
+                found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+_FRAME_BYTES = 1024
+"""Length up to which a text is sent in one exchange; a longer one takes two."""
+_LENGTH_BYTES = 8
+_POLL_S = 0.1
+_TELL_S = 10.0
+_MISSING_S = 3.0
+"""Time that the remaining ranks wait for each other's sign of life, to determine which rank is gone."""
+_ABORT_S = 20.0
+"""Longest time that nccl may take to give up its communication with a lost rank."""
+
+
+class RankLost(Exception):
+    """Error: another rank is gone. This one can't continue alone, and ends; all resume from the newest checkpoint."""
+
+
+class Ranks:
+    """Ranks of a run, as seen by one of them. Every method is called by all of them, in the same order."""
+
+    def __init__(self, rank: int, size: int, group: Any = None) -> None:
+        """``group``: process group of torch for texts and bytes; None: the default one."""
+        self.rank = rank
+        """Number of this rank, from 0."""
+        self.size = size
+        """Number of ranks."""
+        self._group = group
+        self._store: Any = None
+        self._device_group: Any = None
+
+    @classmethod
+    def alone(cls) -> Ranks:
+        """Group of a single process: nothing is sent."""
+        return cls(0, 1)
+
+    @classmethod
+    def of_callers_group(cls) -> Ranks:
+        """Ranks of the process group that the caller of icestream has made. All ranks call this at the same time."""
+        return cls(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+
+    @classmethod
+    def join(cls, place: RankPlace, device: torch.device, *, timeout_s: float, stopped: Callable[[], bool]) -> Ranks:
+        """Join the group; waits for the other ranks.
+
+        Raises BadInputError that names the ranks missing after ``timeout_s``, StopRequested once ``stopped()`` is true.
+        """
+        if not dist.is_available():
+            raise BadInputError("this torch was built without torch.distributed, which several trainers need")
+        from torch._C._distributed_c10d import PrefixStore
+
+        if interface := "lo" if place.is_local else interface_to(place.address, place.port):
+            # Otherwise the ranks would listen at all addresses of the machine, or at one that others don't reach.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        if not place.is_local:
+            logger.warning(
+                "the ranks meet at %s, by the interface %s: their messages are neither encrypted nor signed",
+                place.address,
+                os.environ.get("GLOO_SOCKET_IFNAME", "that torch chooses"),
+            )
+        ranks = cls(place.rank, place.size)
+        patience = _Patience(timeout_s, stopped)
+        ranks._store = _open_store(place, patience)
+        _await_all(ranks._store, place, patience)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        timeout = timedelta(seconds=timeout_s)
+        with ranks._watched():
+            dist.init_process_group(
+                "gloo", store=PrefixStore("group", ranks._store), rank=place.rank, world_size=place.size,
+                timeout=timeout,
+            )  # fmt: skip
+        kinds = ranks.gather(device.type)
+        if len(set(kinds)) > 1:
+            ranks.close()
+            raise BadInputError(f"trainer.device differs between the ranks ({', '.join(kinds)}): use the same for all")
+        if device.type == "cuda":
+            ranks._device_group = dist.new_group(backend="nccl", timeout=timeout)
+        logger.info("rank %d of %d, on %s", place.rank, place.size, device)
+        return ranks
+
+    @property
+    def is_first(self) -> bool:
+        """True for the rank that writes for all."""
+        return self.rank == 0
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Sum over all ranks, in place: one all-reduce for each dtype. The same bits on every rank."""
+        if self.size == 1:
+            return
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for tensor in tensors:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        with torch.no_grad():
+            for same in by_dtype.values():
+                flat = torch.cat([tensor.reshape(-1) for tensor in same])
+                with self._watched():
+                    dist.all_reduce(flat, group=self._device_group)
+                parts = flat.split([tensor.numel() for tensor in same])
+                # One operator on a GPU, not one for each weight.
+                torch._foreach_copy_(same, [part.view_as(one) for part, one in zip(parts, same, strict=True)])
+
+    def gather(self, text: str) -> list[str]:
+        """Texts of all ranks, in the order of the ranks."""
+        if self.size == 1:
+            return [text]
+        data = text.encode()
+        header = len(data).to_bytes(_LENGTH_BYTES, "little")
+        frames = self._gather_bytes((header + data)[:_FRAME_BYTES], _FRAME_BYTES)
+        lengths = [int.from_bytes(frame[:_LENGTH_BYTES], "little") for frame in frames]
+        begin = _LENGTH_BYTES
+        if max(lengths) > _FRAME_BYTES - _LENGTH_BYTES:
+            frames, begin = self._gather_bytes(data, max(lengths)), 0
+        return [frame[begin : begin + length].decode() for frame, length in zip(frames, lengths, strict=True)]
+
+    def broadcast(self, content: dict[str, Any] | None) -> dict[str, Any]:
+        """Tensors (on the CPU), numbers and texts of the first rank, read as from a file (``weights_only``); the
+        argument of the others is ignored."""
+        if self.is_first:
+            assert content is not None
+            if self.size == 1:
+                return content
+        buffer = io.BytesIO()
+        if self.is_first:
+            torch.save(content, buffer)
+        length = torch.tensor([len(buffer.getbuffer())])
+        with self._watched():
+            dist.broadcast(length, 0, group=self._group)
+            data = torch.empty(int(length), dtype=torch.uint8)
+            if self.is_first:
+                data = torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+            dist.broadcast(data, 0, group=self._group)
+        if self.is_first and content is not None:
+            return content
+        received: dict[str, Any] = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
+        return received
+
+    def close(self) -> None:
+        """Leave the group in good order."""
+        if self._store is not None:
+            self._store = None
+            dist.destroy_process_group()
+
+    # -------------------------------------------------------------- within
+
+    def _gather_bytes(self, data: bytes, length: int) -> list[bytes]:
+        """Bytes of all ranks, each padded with zeros to ``length``."""
+        mine = torch.from_numpy(np.frombuffer(data.ljust(length, b"\0"), np.uint8).copy())
+        all_of_them = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
+        with self._watched():
+            dist.all_gather(all_of_them, mine, group=self._group)
+        return [tensor.numpy().tobytes() for tensor in all_of_them]
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Raise RankLost, which names the missing ranks, where torch reports a broken or timed-out connection."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = re.sub(r"^\[\S+\] ", "", " ".join(str(error).split()))
+            logger.info("a connection between the ranks broke: %.200s", reason)
+            missing = self._who_is_missing()
+            self._abort()
+            raise RankLost(missing) from None
+
+    def _abort(self) -> None:
+        """Give up the group: nothing waits for a lost rank any more, neither the device nor a later close().
+
+        nccl's operations on the device would wait for that rank, and destroying the group for them.
+        """
+        self._store = None
+        group, self._device_group = self._device_group, None
+        if group is None:
+            return
+
+        def abort() -> None:
+            with suppress(RuntimeError):
+                group.abort()
+
+        thread = threading.Thread(target=abort, name="abort-nccl", daemon=True)
+        thread.start()
+        thread.join(_ABORT_S)
+        if thread.is_alive():
+            logger.warning("nccl did not give up a lost rank within %g s; this rank ends without it", _ABORT_S)
+
+    def _who_is_missing(self) -> str:
+        """Text on the missing ranks: the remaining ranks register in the store; the others are gone."""
+        left = set(range(self.size)) - {self.rank}
+        if self._store is None:  # a group of the caller
+            return "another rank is gone"
+        try:
+            self._store.set(f"left/{self.rank}", "")
+            deadline_s = time.monotonic() + _MISSING_S
+            while left and time.monotonic() < deadline_s:
+                left = {rank for rank in left if not self._store.check([f"left/{rank}"])}
+                time.sleep(_POLL_S)
+        except RuntimeError:
+            return "rank 0 is gone"  # rank 0 keeps the store
+        return f"{_names(sorted(left))} gone" if left else "a connection between the ranks broke"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    text = ", ".join(str(rank) for rank in ranks)
+    return f"rank {text} is" if len(ranks) == 1 else f"ranks {text} are"
+
+
+def _open_store(place: RankPlace, patience: _Patience) -> Any:
+    """Rendezvous store of the ranks: a file, or a server of the first rank at its address, or torchrun's server."""
+    from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
+
+    if place.file:
+        return PrefixStore(f"icestream/{place.attempt}", FileStore(place.file, place.size))
+    listener = None
+    keeps = place.rank == 0 and not place.agent_keeps_store
+    if keeps:
+        try:
+            listener = _listen(place)
+        except OSError as error:
+            raise RankLost(f"can't listen at {place.address}:{place.port} ({error.strerror})") from None
+    else:
+        _await_listener(place, patience)
+    store = TCPStore(
+        place.address,
+        place.port,
+        place.size,
+        keeps,
+        timedelta(seconds=patience.timeout_s),
+        wait_for_workers=False,
+        multi_tenant=False,
+        master_listen_fd=listener.detach() if listener is not None else None,
+    )
+    return PrefixStore(f"icestream/{place.attempt}", store)
+
+
+def _listen(place: RankPlace) -> socket.socket:
+    """Listener at the named address only: torch's own would listen at all addresses of the machine."""
+    family, kind, protocol, _, address = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(4 * place.size)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _await_listener(place: RankPlace, patience: _Patience) -> None:
+    while True:
+        try:
+            socket.create_connection((place.address, place.port), timeout=5.0).close()
+            return
+        except OSError as error:
+            reason = error.strerror or str(error)
+        patience.pause(f"rank 0 at {place.address}:{place.port} (MASTER_ADDR, MASTER_PORT: {reason})")
+
+
+def _await_all(store: Any, place: RankPlace, patience: _Patience) -> None:
+    store.set(f"here/{place.rank}", "")
+    missing = list(range(place.size))
+    while True:
+        try:
+            missing = [rank for rank in missing if not store.check([f"here/{rank}"])]
+        except RuntimeError:
+            raise RankLost("rank 0 is gone") from None
+        if not missing:
+            return
+        patience.pause(f"rank {', '.join(map(str, missing))} of {place.size}")
+
+
+class _Patience:
+    """Patience with ranks that have not come yet."""
+
+    def __init__(self, timeout_s: float, stopped: Callable[[], bool]) -> None:
+        self.timeout_s = timeout_s
+        self._stopped = stopped
+        self._told_s = time.monotonic()
+        self._deadline_s = self._told_s + timeout_s
+
+    def pause(self, missing: str) -> None:
+        """Pause between two checks. Raises StopRequested, and BadInputError that names who is missing at the end."""
+        now_s = time.monotonic()
+        if self._stopped():
+            raise StopRequested
+        if now_s > self._deadline_s:
+            raise BadInputError(f"{missing} did not connect for {self.timeout_s:g} s; start all ranks")
+        if now_s - self._told_s > _TELL_S:
+            self._told_s = now_s
+            logger.info("waiting for %s", missing)
+        time.sleep(_POLL_S)

@@ -1,1 +1,0 @@
-"""Ranks: data-parallel trainers."""

@@ -1,1 +1,0 @@
-"""Speed: profile, replay ceiling, memory, GPU load."""

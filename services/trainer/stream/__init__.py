@@ -1,1 +1,0 @@
-"""Stream: units received, batches on the device, position, audit."""

@@ -1,1 +1,0 @@
-"""Telemetry: status file, TensorBoard, W&B, validation."""

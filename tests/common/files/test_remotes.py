@@ -1,0 +1,267 @@
+"""Transfers of remote files, and the redirects that they may follow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import http.server
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tenacity
+from yarl import URL
+
+from common.errors import BadInputError, TransientError
+from common.files import remotes
+from common.files.inputs import _expand_remote
+from common.files.remotes import WrongSizeError, cache_path, fetch, is_internal, refusal
+from common.plan import SourceFile
+
+BODY = bytes(range(256)) * 5000  # more than one chunk
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers with these statuses in turn, then 200; `short` bodies end before the length that was told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[int | str] = []
+        self.gets = self.sent = 0
+
+    @property
+    def source(self) -> SourceFile:
+        return SourceFile(f"http://127.0.0.1:{self.server_port}/f.parquet", len(BODY))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.gets += 1
+        answer = self.server.answers.pop(0) if self.server.answers else 200
+        if isinstance(answer, int) and answer != 200:
+            self.send_error(answer)
+            return
+        if isinstance(answer, str) and answer.startswith("endless"):
+            self.send_endlessly(206 if answer == "endless range" else 200)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+        self.wfile.write(BODY[:1000] if answer == "short" else BODY)
+        self.close_connection = True
+
+    def send_endlessly(self, status: int) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(1 << 10):
+                self.wfile.write(bytes(1 << 20))
+                self.server.sent += 1 << 20
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch.retry, "wait", tenacity.wait_none())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("failure", [500, 503, 408, 429, "short"])
+def test_a_transfer_that_failed_is_tried_again(server: Server, tmp_path: Path, failure: int | str) -> None:
+    server.answers = [failure, failure]
+    fetch(server.source, tmp_path / "f.parquet")
+    assert (tmp_path / "f.parquet").read_bytes() == BODY
+    assert server.gets >= 3
+
+
+@pytest.mark.parametrize("failure", [503, "short"])
+def test_a_transfer_that_fails_each_time_is_given_up_and_leaves_nothing(
+    server: Server, tmp_path: Path, failure: int | str
+) -> None:
+    server.answers = [failure] * 100
+    with pytest.raises(TransientError):
+        fetch(server.source, tmp_path / "f.parquet")
+    assert list(tmp_path.iterdir()) == []
+    assert server.gets >= 4
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(404, "does not exist any more"), (400, "the server refuses it"), (403, "the server refuses it")],
+)
+def test_a_file_that_is_gone_or_refused_is_not_tried_again(
+    server: Server, tmp_path: Path, failure: int, told: str
+) -> None:
+    server.answers = [failure] * 100
+    with pytest.raises(BadInputError, match=told):
+        fetch(server.source, tmp_path / "f.parquet")
+    assert server.gets == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_changed_since_the_inventory_is_told(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(WrongSizeError, match="more bytes arrive than the inventory's 7"):
+        fetch(SourceFile(server.source.url, 7), tmp_path / "f.parquet")
+    longer = len(BODY) + 7
+    with pytest.raises(WrongSizeError, match=f"{len(BODY)} bytes arrived, the inventory says {longer}"):
+        fetch(SourceFile(server.source.url, longer), tmp_path / "f.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", ["endless", "endless range"])
+def test_a_server_that_never_stops_sending_fills_neither_disk_nor_memory(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    server.answers = [answer] * 10
+    written: list[int] = []
+    unlink = Path.unlink
+
+    def noting(path: Path, **options: bool) -> None:
+        written.append(path.stat().st_size)
+        unlink(path, **options)
+
+    monkeypatch.setattr(remotes.Path, "unlink", noting)
+    with pytest.raises(WrongSizeError, match="more bytes arrive"):
+        fetch(SourceFile(server.source.url, 5_000), tmp_path / "f.parquet")
+    assert len(written) == remotes._ATTEMPTS
+    assert max(written) <= 5_000
+    # Of 1 GB each, what had been on its way: buffers of sockets and of aiohttp.
+    assert server.sent < 100 << 20
+
+
+def test_a_full_disk_is_no_fault_of_the_remote_side(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        name = "f.parquet"
+
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remotes.Path, "open", lambda *args: Full())
+    path = tmp_path / "f.parquet"
+    with pytest.raises(OSError, match="No space left") as told:
+        fetch(server.source, path)
+    assert told.value.filename == "f.parquet"
+    assert server.gets == 1, "another try would not help"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h/../../../../etc/passwd",
+        "http://h/\\..\\x",
+        "http://h/a\0b",
+        "http://h/" + "x" * 5000,
+        "http://h/\u2026\u00e9\ud800.parquet",
+        "pelican://h/a/../../b",
+    ],
+)
+def test_no_remote_name_leaves_the_cache_directory(tmp_path: Path, url: str) -> None:
+    path = cache_path(tmp_path, SourceFile(url, 1))
+    assert path.resolve().parent.parent == tmp_path.resolve()
+    assert not path.name.startswith(".")
+    assert len(path.name) < 250
+    path.parent.mkdir()
+    path.touch()
+
+
+class Leads(http.server.BaseHTTPRequestHandler):
+    """Leads from `localhost` to 127.0.0.1, and notes who comes there."""
+
+    came: list[str]
+
+    def do_GET(self) -> None:
+        if self.headers["Host"].startswith("127"):
+            self.came.append(self.path)
+            self.send_response(200)
+        else:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/latest/meta-data")  # type: ignore[attr-defined]
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def leading() -> Iterator[str]:
+    Leads.came = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Leads) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://localhost:{running.server_port}/f.parquet"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def public_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine for which `localhost` is a server on the internet."""
+
+    async def internal(host: str) -> bool:
+        return host != "localhost"
+
+    monkeypatch.setattr(remotes, "is_internal", internal)
+
+
+@pytest.mark.usefixtures("public_localhost")
+def test_a_server_on_the_internet_leads_no_input_into_this_network(leading: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"localhost: its redirect leads to 127\.0\.0\.1, which is inside"):
+        fetch(SourceFile(leading, 10), tmp_path / "f.parquet")
+    with pytest.raises(BadInputError, match=r"can't be listed.*its redirect leads to 127\.0\.0\.1"):
+        list(_expand_remote(leading))
+    assert Leads.came == []
+
+
+def test_a_server_in_this_network_may_lead_to_another_one(leading: str, tmp_path: Path) -> None:
+    fetch(SourceFile(leading, 0), tmp_path / "f.parquet")
+    assert set(Leads.came) == {"/latest/meta-data"}
+
+
+@pytest.mark.usefixtures("public_localhost")
+@pytest.mark.parametrize(
+    ("origin", "target", "why"),
+    [
+        ("https://localhost/a", "http://localhost/a", "leaves https"),
+        ("http://localhost/a", "https://10.0.0.1/a", "inside of this network"),
+        ("http://10.0.0.1/a", "http://10.0.0.2/a", ""),
+        ("http://localhost/a", "https://localhost:8443/b", ""),
+    ],
+)
+def test_which_redirects_are_followed(origin: str, target: str, why: str) -> None:
+    found = asyncio.run(refusal(URL(origin), URL(target)))
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_addresses_are_told_apart_by_who_reaches_them() -> None:
+    for host in ("127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "::ffff:127.0.0.1", "localhost", "0.0.0.0"):
+        assert asyncio.run(is_internal(host))
+    for host in ("8.8.8.8", "2001:4860:4860::8888", "no-such-host.invalid"):
+        assert not asyncio.run(is_internal(host))

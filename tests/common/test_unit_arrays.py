@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.messages import Layout
+from common.unit_arrays import (
+    SlotHeader,
+    SlotMismatch,
+    UnitArrays,
+    check_header,
+    content_digest,
+    slot_bytes_needed,
+    unit_arrays,
+    write_header,
+)
+from workloads.muons.columns import MUONS
+
+HEADER = SlotHeader("0123456789abcdef" * 2, k=5, lease=9, layout=Layout(3, 7, 2))
+
+layouts = st.builds(Layout, st.integers(0, 50), st.integers(0, 200), st.integers(0, 50))
+
+
+def all_arrays(arrays: UnitArrays) -> list[np.ndarray]:
+    return [
+        arrays.offsets,
+        arrays.microbatch_bounds,
+        *arrays.particle_columns.values(),
+        *arrays.event_columns.values(),
+    ]
+
+
+def slot_of(num_bytes: int) -> np.ndarray:
+    """(num_bytes,) uint8, aligned as a slot is."""
+    raw = np.zeros(num_bytes + 4096, np.uint8)
+    start = -raw.ctypes.data % 4096
+    return raw[start : start + num_bytes]
+
+
+@settings(deadline=None)
+@given(layouts)
+def test_arrays_are_aligned_to_64_bytes_and_do_not_overlap(layout: Layout) -> None:
+    slot = slot_of(slot_bytes_needed(MUONS, layout))
+    arrays = all_arrays(unit_arrays(slot, MUONS, layout))
+    places = []
+    for array in arrays:
+        start = array.__array_interface__["data"][0] - slot.ctypes.data
+        if array.size:
+            assert start % 64 == 0
+            places.append((start, start + array.nbytes))
+    places.sort()
+    assert all(a_end <= b_start for (_, a_end), (b_start, _) in itertools.pairwise(places))
+    assert places[0][0] >= 64, "the header stands before them"
+    assert places[-1][1] <= len(slot)
+
+
+@settings(deadline=None)
+@given(layouts)
+def test_what_one_side_writes_the_other_reads_from_the_counts_alone(layout: Layout) -> None:
+    slot = slot_of(slot_bytes_needed(MUONS, layout))
+    written = all_arrays(unit_arrays(slot, MUONS, layout))
+    for number, array in enumerate(written):
+        array[...] = number + 1
+    for number, array in enumerate(all_arrays(unit_arrays(slot.copy(), MUONS, layout))):
+        assert (array == number + 1).all()
+
+
+def test_a_unit_needs_exactly_its_bytes() -> None:
+    # Header, 4 offsets, 3 bounds, 7 × 3 f4, 3 × 4 f4, 3 × 2 u8, 3 × i4, 3 × i8: each rounded up to 64 bytes.
+    assert slot_bytes_needed(MUONS, HEADER.layout) == 64 + 64 + 64 + 128 + 64 + 64 + 64 + 64
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        SlotHeader("f" * 32, 5, 9, Layout(3, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 6, 9, Layout(3, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 8, Layout(3, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 9, Layout(2, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 9, Layout(3, 8, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 9, Layout(3, 7, 1)),
+    ],
+)
+def test_a_slot_with_another_unit_is_told(expected: SlotHeader) -> None:
+    slot = np.zeros(4096, np.uint8)
+    write_header(slot, HEADER)
+    with pytest.raises(SlotMismatch, match="should hold"):
+        check_header(slot, expected)
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_slot_without_magic_or_version_is_told(place: int) -> None:
+    slot = np.zeros(4096, np.uint8)
+    write_header(slot, HEADER)
+    slot[place] ^= 0xFF
+    with pytest.raises(SlotMismatch, match="no header of version"):
+        check_header(slot, HEADER)
+
+
+def filled() -> UnitArrays:
+    """Four events of two files, in two microbatches."""
+    arrays = unit_arrays(slot_of(slot_bytes_needed(MUONS, Layout(4, 7, 2))), MUONS, Layout(4, 7, 2))
+    arrays.offsets[:] = [0, 1, 3, 6, 7]
+    arrays.microbatch_bounds[:] = [0, 2, 4]
+    arrays.event_columns["source_file"][:, 0] = [3, 3, 5, 5]
+    arrays.event_columns["source_row"][:, 0] = [10, 11, 10, 12]
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("source_row", [11, 10, 10, 12]),  # two events of one microbatch in the other order
+        ("source_row", [12, 11, 10, 10]),
+        ("source_row", [10, 11, 10, 13]),
+        ("source_file", [3, 5, 3, 5]),
+        ("source_file", [3, 3, 5, 6]),
+        ("microbatch_bounds", [0, 1, 4]),
+        ("offsets", [0, 1, 4, 6, 7]),
+    ],
+)
+def test_the_digest_of_the_content_changes_with_each_event_its_place_and_its_microbatch(
+    name: str, values: list[int]
+) -> None:
+    arrays, changed = filled(), filled()
+    column = getattr(changed, name) if hasattr(changed, name) else changed.event_columns[name][:, 0]
+    column[:] = values
+    assert len(content_digest(arrays)) == 32
+    assert content_digest(changed) != content_digest(arrays)

@@ -1,0 +1,270 @@
+"""Hops, the number of decoders wanted, and the metrics as Prometheus gets them over HTTP."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, RunStatus, TrainerStatus, measurements, write_status
+from services.fetcher.dispatcher_state import State
+from services.fetcher.monitor import (
+    COOL_DOWN_S,
+    GROW_AFTER_S,
+    HEALTH,
+    SHRINK_AFTER_S,
+    DecoderScaling,
+    Exporter,
+    Hops,
+    HopStates,
+    Load,
+    hop_states,
+    named,
+)
+
+
+def state(
+    stall: str | None = None, *, full: bool = False, staged: float = 0.0, busy: int = 4, filled: int = 0, waits: int = 0
+) -> HopStates:
+    """State of the hops with 4 decoders, ``busy`` of them, and 8 slots, half of the ``filled`` ones at the trainer."""
+    num = {State.READY: filled // 2, State.DELIVERED: filled // 2}
+    dispatcher = SimpleNamespace(
+        stall=stall,
+        units=SimpleNamespace(slots=8, num=num.__getitem__),
+        decoders=SimpleNamespace(num_staying=4, num_busy=busy),
+        trainer_waits=waits > 0,
+        prefetched=staged,
+    )
+    ahead = SimpleNamespace(is_full=full, part_ahead=lambda current_block: staged)
+    return hop_states(dispatcher, ahead, 0)  # type: ignore[arg-type]
+
+
+def after(*script: tuple[float, HopStates]) -> tuple[dict[str, Hop], float]:
+    """The hops after spans of (seconds, what held in them), within the window."""
+    hops, now_s = Hops(), 100.0
+    hops.status(now_s)
+    for span_s, states in script:
+        hops.tick(now_s, states)
+        now_s += span_s
+    hops.tick(now_s, {})
+    return hops.status(now_s)
+
+
+def test_each_hop_has_its_own_waits_and_the_mean_of_its_occupancy() -> None:
+    hops, batches = after(
+        (1.0, state("no_free_slot", full=True, staged=1.0, filled=8)),
+        (2.0, state("not_staged", busy=1)),
+        (1.0, state("no_credit", staged=0.5, filled=2, waits=1)),
+    )
+    assert {name: (hop.wait_put_s, hop.wait_get_s) for name, hop in hops.items()} == {
+        "staged": pytest.approx((1.0, 2.0)),
+        "leases": pytest.approx((1.0, 2.0 * 3 / 4)),
+        "slots": pytest.approx((1.0, 1.0)),
+    }, "the waits of batches are the trainer's to tell"
+    assert hops["staged"].occupancy == batches == pytest.approx((1.0 + 0.5) / 4)
+    assert hops["leases"].occupancy == pytest.approx((4 + 2 * 1 + 4) / 4 / 4)
+    assert hops["slots"].occupancy == pytest.approx((8 + 2) / 4 / 8)
+    hops, batches = after((50.0, {}), (1.0, {}))
+    assert all(hop == Hop() for hop in hops.values()), "nothing flows"
+    assert batches == 0.0
+
+
+STEP_S = 0.5
+Series = Callable[[float, int], tuple[float, float]]
+"""(time, decoders) -> (no_credit, idle)."""
+
+
+def play(scaling: DecoderScaling, series: Series, seconds: float, *, began_s: float = 0.0) -> list[int]:
+    """How many are wanted at each step, in a run that has as many as it wants at once."""
+    wanted = []
+    for step in range(int(seconds / STEP_S)):
+        now_s = began_s + step * STEP_S
+        decoders = scaling.wanted
+        no_credit, idle = series(now_s, decoders)
+        wanted.append(scaling.update(now_s, Load(decoders, no_credit, idle)))
+    return wanted
+
+
+def demand(decoders_needed: float) -> Series:
+    """A steady trainer that keeps so many decoders busy."""
+
+    def series(now_s: float, decoders: int) -> tuple[float, float]:
+        short = decoders < decoders_needed
+        return (1.0, 0.0) if short else (0.05, 1.0 - decoders_needed / decoders)
+
+    return series
+
+
+def changes(wanted: list[int]) -> int:
+    return sum(a != b for a, b in pairwise(wanted))
+
+
+@pytest.mark.parametrize(("needed", "most", "settled"), [(0.2, 8, 1), (2.5, 8, 3), (5.9, 8, 6), (50.0, 8, 8)])
+def test_a_steady_demand_is_met_and_then_nothing_changes(needed: float, most: int, settled: int) -> None:
+    scaling = DecoderScaling(most)
+    wanted = play(scaling, demand(needed), 300.0)
+    assert wanted[-1] == settled
+    assert changes(wanted) == settled - 1, "one at a time, and never back"
+    grown_s = [step * STEP_S for step in range(1, len(wanted)) if wanted[step] > wanted[step - 1]]
+    assert not grown_s or grown_s[0] == GROW_AFTER_S
+    assert all(b - a >= COOL_DOWN_S + GROW_AFTER_S for a, b in pairwise(grown_s))
+
+
+def test_idle_decoders_leave_one_by_one_and_later_than_they_came() -> None:
+    scaling = DecoderScaling(8)
+    play(scaling, demand(6.0), 200.0)
+    assert scaling.wanted == 6
+    wanted = play(scaling, demand(1.5), 300.0, began_s=200.0)
+    assert wanted[int(SHRINK_AFTER_S / STEP_S) - 1] == 6
+    assert wanted[-1] == 2
+    assert set(wanted) == {6, 5, 4, 3, 2}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_noisy_load_settles_without_flapping(seed: int) -> None:
+    rng = random.Random(seed)
+    steady = demand(3.5)
+
+    def series(now_s: float, decoders: int) -> tuple[float, float]:
+        no_credit, idle = (value + rng.gauss(0.0, 0.1) for value in steady(now_s, decoders))
+        return min(max(no_credit, 0.0), 1.0), min(max(idle, 0.0), 1.0)
+
+    wanted = play(DecoderScaling(8), series, 600.0)
+    assert set(wanted[120:]) == {4}
+
+
+def test_while_one_is_on_its_way_no_other_is_asked_for() -> None:
+    scaling = DecoderScaling(8)
+    wanted = [scaling.update(step * STEP_S, Load(1, 1.0, 0.0)) for step in range(400)]
+    assert max(wanted) == 2
+
+
+def test_decoders_that_wait_for_one_late_unit_ask_for_no_other() -> None:
+    scaling = DecoderScaling(8)
+    scaling.update(0.0, Load(2, 0.0, 0.0))
+    assert set(play(scaling, lambda now_s, decoders: (1.0, 0.5), 100.0)) == {2}
+
+
+def test_a_run_without_a_trainer_changes_nothing_and_begins_anew() -> None:
+    scaling = DecoderScaling(8)
+    short = Load(1, 1.0, 0.0)
+    for now_s in (0.0, 2.0):
+        scaling.update(now_s, short)
+    assert scaling.update(100.0, None) == 1
+    assert scaling.update(100.5, short) == 1
+    assert scaling.update(100.5 + GROW_AFTER_S, short) == 2
+
+
+FETCHER = FetcherStatus(
+    slots=8, units_ready=3, stalled_s={"no_credit": 2.5}, hops={"slots": Hop(wait_put_s=1.5, occupancy=0.5)}
+)
+TRAINER = TrainerStatus(
+    step=4,
+    counters=Counters(events_read=30, events_trained=20, events_outlier=10),
+    losses={"c_loss": -1.5},
+    quarantined=["https://user:secret@host/file: bad"],
+    checkpoint="checkpoints/secret",
+)
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Exporter]:
+    exporter = Exporter(tmp_path, 0)
+    yield exporter
+    exporter.close()
+
+
+def scrape(exporter: Exporter) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=20) as answer:
+        assert answer.status == 200
+        return str(answer.read().decode())
+
+
+def samples(text: str) -> dict[str, float]:
+    """Values by name and labels, as they are written."""
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_every_measurement_is_exported_once(tmp_path: Path, exporter: Exporter) -> None:
+    write_status(tmp_path, "fetcher", FETCHER)
+    write_status(tmp_path, "trainer", TRAINER)
+    told = samples(scrape(exporter))
+    names = set()
+    for one in measurements(FETCHER, TRAINER):
+        name, labels = named(one.name)
+        text = "".join(f'{{{label}="{value}"}}' for label, value in labels.items())
+        written = f"icestream_{name}{'_total' * one.is_counter}{text}"
+        assert told[written] == pytest.approx(one.value), one.name
+        names.add(written)
+    assert len(names) == len(measurements(FETCHER, TRAINER))
+    assert told["icestream_fetcher_units_ready"] == 3.0
+    assert told['icestream_stall_seconds_total{reason="no_credit"}'] == 2.5
+    assert told['icestream_hop_wait_put_seconds_total{hop="slots"}'] == 1.5
+    assert told['icestream_hop_occupancy_ratio{hop="slots"}'] == 0.5
+    assert (told["icestream_trainer_events_outlier_total"], told['icestream_loss{loss="c_loss"}']) == (10.0, -1.5)
+    assert 0.0 <= told['icestream_status_age_seconds{service="trainer"}'] < 3600.0
+
+
+def test_states_and_health_are_one_of_those_possible(tmp_path: Path, exporter: Exporter) -> None:
+    write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"state": "streaming", "units_ready": 5}))
+    write_status(tmp_path, "trainer", TRAINER.model_copy(update={"health": "warning", "state": "training"}))
+    told = samples(scrape(exporter))
+    assert told["icestream_fetcher_units_ready"] == 5.0, "the newest status"
+    assert [told[f'icestream_trainer_health{{state="{state}"}}'] for state in HEALTH] == [0.0, 1.0, 0.0]
+    assert (
+        told['icestream_trainer_state{state="training"}'] == told['icestream_fetcher_state{state="streaming"}'] == 1.0
+    )
+    assert told['icestream_trainer_state{state="finished"}'] == 0.0
+    assert told['icestream_bottleneck{state="none"}'] == 1.0
+
+
+def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path: Path, exporter: Exporter) -> None:
+    write_status(tmp_path, "fetcher", FETCHER)
+    write_status(tmp_path, "trainer", TRAINER)
+    told = samples(scrape(exporter))
+    for absent in ("checkpoint_timestamp", "restarts", "gpu", "token"):
+        assert not [name for name in told if absent in name]
+    assert 0 < told["icestream_disk_free_bytes"] < told["icestream_disk_size_bytes"]
+
+    write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"token_expires_s": 2e9}))
+    write_status(
+        tmp_path,
+        "trainer",
+        TRAINER.model_copy(
+            update={"gpu": GpuStatus(utilisation=0.75, memory_share=0.5, reserved_bytes=77), "flops_per_s": 2e12}
+        ),
+    )
+    write_status(tmp_path, "run", RunStatus(restarts={"trainer": 2, "fetcher": 0}))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / TRAINER.checkpoint).touch()
+    os.utime(tmp_path / TRAINER.checkpoint, (1.5e9, 1.5e9))
+    told = samples(scrape(exporter))
+    assert told["icestream_checkpoint_timestamp_seconds"] == 1.5e9
+    assert told['icestream_restarts_total{service="trainer"}'] == 2.0
+    assert told["icestream_trainer_gpu_utilisation_ratio"] == 0.75
+    assert told["icestream_trainer_gpu_memory_ratio"] == 0.5
+    assert told["icestream_trainer_gpu_reserved_bytes"] == 77
+    assert told["icestream_trainer_flops_per_second"] == 2e12
+    assert "icestream_trainer_copied_bytes_per_second" in told
+    assert "icestream_trainer_gpu_memory_utilisation_ratio" not in told, "not measured"
+    assert told["icestream_fetcher_token_expiry_timestamp_seconds"] == 2e9
+
+
+def test_before_any_status_only_the_machine_is_told(exporter: Exporter) -> None:
+    told = {name.partition("{")[0] for name in samples(scrape(exporter)) if not name.startswith("process_")}
+    assert told == {"icestream_build_info", "icestream_disk_free_bytes", "icestream_disk_size_bytes"}
+
+
+def test_only_loopback_is_listened_on(exporter: Exporter) -> None:
+    with socket.create_connection(("127.0.0.1", exporter.port), timeout=20) as connection:
+        assert connection.getpeername()[0] == "127.0.0.1"
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.2", exporter.port), timeout=20):  # noqa: PT011
+        pass

@@ -1,0 +1,260 @@
+"""Ranks over gloo, as real processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation.free_ports import free_port
+from gloo_rank import train
+from zygote import Forked
+
+from common.errors import BadInputError
+from common.process import is_suspended
+from common.transport import StopRequested
+from services.trainer import ranks as module
+from services.trainer.environment import RankPlace
+from services.trainer.ranks import RankLost, Ranks, interface_to
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
+
+
+PATIENCE_S = 120.0
+
+
+CPU = torch.device("cpu")
+
+
+def start_two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[Forked]:
+    """gloo_rank.py as both ranks, with the outputs 0.log and 1.log. They meet in a file, or at a port."""
+    here = Path(__file__).resolve().parent
+    meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")} if in_file else {"MASTER_PORT": str(free_port())}
+    command = [sys.executable, str(here / "gloo_rank.py"), *arguments]
+    tests = here.parents[1]
+    paths = os.pathsep.join(map(str, (tests.parent, tests, here)))
+    processes = []
+    for rank in range(2):
+        environment = dict(os.environ) | meeting | {"PYTHONPATH": paths}
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        with (folder / f"{rank}.log").open("wb") as output:
+            processes.append(Forked(command, output=output.fileno(), environment=environment, cwd=here))
+    return processes
+
+
+def end(processes: Sequence[Forked]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
+def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:
+    """Both ranks, to their ends."""
+    processes = start_two_ranks(folder, *arguments, in_file=in_file)
+    try:
+        codes = [process.wait(PATIENCE_S) for process in processes]
+    finally:
+        end(processes)
+    texts = [(folder / f"{rank}.log").read_text() for rank in range(2)]
+    return [subprocess.CompletedProcess([], code, text) for code, text in zip(codes, texts, strict=True)]
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("in_file", [False, True])
+def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, in_file: bool) -> None:
+    done = two_ranks(tmp_path, "sums", str(tmp_path), in_file=in_file)
+    assert [one.returncode for one in done] == [0, 0], done
+    one, other = told(tmp_path)
+    assert one == other
+    assert one == {
+        "sums": [[[3.0] * 3] * 2, [1.0], 4.0],
+        "short": ["é0", "é1"],
+        "long": [0, 3000],
+        "state": [[0, 1, 2], "é"],
+        "none": {},
+    }
+
+
+@pytest.mark.process
+def test_a_rank_that_waits_for_a_frozen_one_ends_after_it_was_asked_to_stop(tmp_path: Path) -> None:
+    """It runs no handler of a signal, since its interpreter waits for gloo."""
+    first, frozen = start_two_ranks(tmp_path, "freezes", str(tmp_path))
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (is_suspended(frozen.pid) and "waits" in (tmp_path / "0.log").read_text()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(PATIENCE_S) == -signal.SIGKILL
+        assert "asked to stop 0.05 s ago" in (tmp_path / "0.log").read_text()
+    finally:
+        end([first, frozen])
+
+
+@pytest.mark.process
+def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path: Path) -> None:
+    done = two_ranks(tmp_path, "task", str(tmp_path))
+    assert [one.returncode for one in done] == [0, 0], done
+    one, other = told(tmp_path)
+    assert one == other, "both have the same weights, bit for bit"
+    alone = train((0, 1), Ranks.alone())
+    assert all(metrics["gp_norm"] > 0 for metrics in one["curve"]), "the gradient penalty was at work"
+    for metrics, expected in zip(one["curve"], alone["curve"], strict=True):  # type: ignore[call-overload]
+        assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert one["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("leaver", "in_file"), [(0, False), (1, True)])
+def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int, in_file: bool) -> None:
+    done = two_ranks(tmp_path, "leaves", str(tmp_path), str(leaver), in_file=in_file)
+    assert done[leaver].returncode == 3
+    assert done[1 - leaver].returncode == 0, done
+    assert f"rank {leaver} is gone" in done[1 - leaver].stdout
+
+
+def place(rank: int, port: int) -> RankPlace:
+    return RankPlace(rank, 2, rank, 2, "127.0.0.1", port)
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    with pytest.raises(BadInputError, match=r"rank 1 of 2 did not connect for 0\.3 s"):
+        Ranks.join(place(0, free_port()), CPU, timeout_s=0.3, stopped=lambda: False)
+    port = free_port()
+    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* did not connect"):
+        Ranks.join(place(1, port), CPU, timeout_s=0.3, stopped=lambda: False)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_is_asked_to_stop_does_not_wait_for_the_others(rank: int) -> None:
+    with pytest.raises(StopRequested):
+        Ranks.join(place(rank, free_port()), CPU, timeout_s=PATIENCE_S, stopped=lambda: True)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(RankLost, match="can't listen at"):
+            Ranks.join(place(0, other.getsockname()[1]), CPU, timeout_s=1, stopped=lambda: False)
+
+
+def test_alone_nothing_is_sent() -> None:
+    ranks = Ranks.alone()
+    tensor = torch.ones(2)
+    ranks.sum_([tensor])
+    assert tensor.tolist() == [1, 1]
+    assert ranks.gather("text") == ["text"]
+    assert ranks.broadcast({"a": 1}) == {"a": 1}
+    ranks.close()
+
+
+BOUND_S = 20.0
+
+
+class NcclGroup:
+    """nccl's group, modelled: its operations, and so its destruction, never end once a rank is lost."""
+
+    def __init__(self, abort: Callable[[], object]) -> None:
+        self.abort = abort
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Ranks]:
+    """One of two ranks, whose peer is gone: the exchange of texts fails, as gloo's does."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr("torch.distributed.all_gather", broken)
+    monkeypatch.setattr("torch.distributed.all_reduce", broken)
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: pytest.fail("it would hang"))
+
+    def make(group: NcclGroup) -> Ranks:
+        ranks = Ranks(0, 2)
+        ranks._store, ranks._device_group = Store(), group
+        return ranks
+
+    return make
+
+
+class Store:
+    """Rendezvous store in which the other rank gives no sign of life."""
+
+    def set(self, key: str, value: str) -> None:
+        """Register this rank."""
+
+    def check(self, keys: list[str]) -> bool:
+        """False: the other one is gone."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("action", [lambda ranks: ranks.gather("text"), lambda ranks: ranks.sum_([torch.ones(2)])])
+def test_the_devices_group_is_aborted_and_nothing_is_destroyed(
+    lost: Callable[[Any], Ranks], action: Callable[[Ranks], object]
+) -> None:
+    aborted = threading.Event()
+    ranks = lost(NcclGroup(aborted.set))
+    with pytest.raises(RankLost, match="rank 0 is gone"):
+        action(ranks)
+    assert aborted.is_set()
+    ranks.close()
+
+
+def test_an_abort_that_hangs_is_left_behind(
+    lost: Callable[[Any], Ranks], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_ABORT_S", 0.01)
+    released, ended = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        released.wait(BOUND_S)
+        ended.set()
+
+    try:
+        with pytest.raises(RankLost):
+            lost(NcclGroup(hangs)).gather("text")
+        assert "did not give up a lost rank" in caplog.text
+    finally:
+        released.set()
+        assert ended.wait(BOUND_S)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_the_way_to_this_machine_is_its_loopback_interface(address: str) -> None:
+    if address == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    assert interface_to(address, 29500) == "lo"
+
+
+def test_an_unknown_host_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert interface_to("no-such-host", 29500) == ""
+
+
+def test_it_is_the_interface_with_the_address_that_the_kernel_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"lo": {"127.0.0.1"}, "eth0": {"192.0.2.7"}, "ib0": {"198.51.100.7", "fe80::1"}}
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(addresses, 1)))
+    monkeypatch.setattr(module, "_addresses", addresses.__getitem__)
+    for source, name in (("198.51.100.7", "ib0"), ("192.0.2.7", "eth0"), ("203.0.113.1", "")):
+        monkeypatch.setattr(socket.socket, "getsockname", lambda self, source=source: (source, 1))
+        assert interface_to("127.0.0.1", 29500) == name

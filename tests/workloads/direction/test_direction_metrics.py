@@ -1,0 +1,242 @@
+"""Angles, the von Mises-Fisher distribution and figures of predicted directions, against values that are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from tests.workloads.direction.fake_predictor import calibrated_events, events_at
+from workloads.base.report.metric import verdict
+from workloads.base.report.page import MetricReport
+from workloads.direction.grouping import unit_vectors
+from workloads.direction.metrics import (
+    DEFINITIONS,
+    PredictedEvents,
+    angles_rad,
+    azimuth_zenith_rad,
+    drawn_angles_rad,
+    evaluate,
+    kappa_bins,
+    mean_angle_rad,
+    negative_log_density,
+    roc_curve,
+    track_auc,
+    unit_and_norm,
+)
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-12, 1e-9, 1e-4, 0.3, np.pi / 2, 3.0, np.pi - 1e-9, np.pi])
+def test_an_angle_is_exact_however_small_or_wide_it_is(angle: float) -> None:
+    a = np.array([[1.0, 0.0, 0.0]])
+    b = np.array([[np.cos(angle), np.sin(angle), 0.0]])
+    np.testing.assert_allclose(angles_rad(a, b), [angle], rtol=1e-12, atol=1e-15)
+
+
+def test_azimuth_and_zenith_are_those_that_the_vector_was_made_of() -> None:
+    random = np.random.default_rng(0)
+    arrival_E2 = np.stack([random.uniform(0, 2 * np.pi, 500), random.uniform(0, np.pi, 500)], 1)
+    azimuth_E, zenith_E = azimuth_zenith_rad(unit_vectors(arrival_E2))
+    np.testing.assert_allclose(azimuth_E, arrival_E2[:, 0], atol=1e-9)
+    np.testing.assert_allclose(zenith_E, arrival_E2[:, 1], atol=1e-12)
+    azimuth_E, _ = azimuth_zenith_rad(np.array([[1.0, -1e-17, 0.0]]))
+    assert azimuth_E == 0, "never a whole turn"
+
+
+EVERY_KAPPA = [0.0, 1e-9, 1e-5, 9.9e-5, 1.01e-4, 1e-3, 0.1, 1.0, 7.5, 50.0, 713.0, 800.0, 1e4, 1e8]
+
+
+def one(kappa: float) -> np.ndarray:
+    return np.array([kappa])
+
+
+def integrated(kappa: float, power: int) -> float:
+    """Integral of θ^power sin θ exp(κ (cos θ - 1)) over the part of the sphere that has the probability."""
+    widest = min(np.pi, 12 / np.sqrt(max(kappa, 1e-12)))
+    return quad(
+        lambda t: t**power * np.sin(t) * np.exp(-2 * kappa * np.sin(t / 2) ** 2), 0, widest, epsabs=0, epsrel=1e-11
+    )[0]
+
+
+@pytest.mark.parametrize("kappa", EVERY_KAPPA)
+def test_the_mean_angle_is_the_integral(kappa: float) -> None:
+    expected = integrated(kappa, 1) / integrated(kappa, 0)
+    np.testing.assert_allclose(mean_angle_rad(one(kappa)), expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kappa", EVERY_KAPPA)
+def test_the_density_has_the_integral_one(kappa: float) -> None:
+    widest = min(np.pi, 12 / np.sqrt(max(kappa, 1e-12)))
+    density = quad(
+        lambda t: 2 * np.pi * np.sin(t) * np.exp(-negative_log_density(one(kappa), one(t))[0]), 0, widest, epsrel=1e-10
+    )[0]
+    np.testing.assert_allclose(density, 1.0, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 5.0, 1e4])
+def test_drawn_angles_have_the_mean_that_is_expected(kappa: float) -> None:
+    drawn = drawn_angles_rad(np.full(40_000, kappa), np.random.default_rng(1))
+    assert abs(drawn.mean() / mean_angle_rad(one(kappa))[0] - 1) < 4 * drawn.std() / drawn.mean() / 200
+    assert drawn.min() >= 0
+    assert drawn.max() <= np.pi
+
+
+def report(events: PredictedEvents, bootstraps: int = 0) -> MetricReport:
+    return evaluate(events, bootstraps=bootstraps, seed=0)
+
+
+def values(events: PredictedEvents) -> dict[str, float]:
+    return {name: metric.value for name, metric in report(events).metrics.items()}
+
+
+def test_figures_of_five_hand_made_events() -> None:
+    found = values(events_at([0.5, 2.0, 4.0, 10.0, 50.0], [9.0, 8.0, 7.0, 6.0, 5.0], [1, 1, 1, 0, -1]))
+    expected = {
+        "angle_mean_deg": 66.5 / 5,
+        "angle_median_deg": 4.0,
+        "angle_68_deg": 4.0 + 0.72 * 6.0,
+        "track_angle_mean_deg": 6.5 / 3,
+        "track_angle_median_deg": 2.0,
+        "cascade_angle_mean_deg": 10.0,
+        "topology_auc": 1.0,
+        "no_direction_share": 0.0,
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-9), name
+
+
+def test_a_calibrated_model_is_at_its_floors() -> None:
+    metrics = report(calibrated_events(20_000), bootstraps=20).metrics
+    assert metrics["kappa_pull_mean"].value == pytest.approx(2, abs=0.05)
+    assert metrics["kappa_pull_median_ratio"].value == pytest.approx(1, abs=0.05)
+    assert 0.93 < metrics["kappa_decile_lowest_ratio"].value < 1 < metrics["kappa_decile_highest_ratio"].value < 1.07
+    for name in ("kappa_pull_mean", "kappa_nll_mean"):
+        assert verdict(metrics[name]) == "at floor", name
+        assert abs(metrics[name].value - metrics[name].floor) < 4 * metrics[name].error, name
+        assert 0 < metrics[name].floor_error < metrics[name].error / 2, "the mean of 20 draws"
+
+
+@pytest.mark.parametrize(("too_sure", "ratio"), [(4.0, 2.0), (0.25, 0.5)])
+def test_a_model_that_is_too_sure_or_too_modest_is_told_by_how_much(too_sure: float, ratio: float) -> None:
+    events = calibrated_events(20_000, too_sure=too_sure)
+    tracks = events.take(events.topology_E == 1)  # of a wide distribution the mean angle has an end, at 90°
+    metrics = report(tracks, bootstraps=20).metrics
+    assert metrics["kappa_pull_mean"].value == pytest.approx(2 * too_sure, rel=0.1)
+    assert verdict(metrics["kappa_pull_mean"]) == "off"
+    bins = kappa_bins(tracks.angle_rad_E, tracks.kappa_E)
+    assert len(bins.kappa_B) == 10
+    np.testing.assert_allclose(bins.ratio_B, ratio, rtol=0.12)
+
+
+def test_the_pull_of_wide_distributions_is_judged_by_its_floor_and_not_by_two() -> None:
+    right = events_at(
+        np.degrees(drawn_angles_rad(np.full(5_000, 1.0), np.random.default_rng(3))), np.ones(5_000), [1] * 5_000
+    )
+    metric = report(right, bootstraps=20).metrics["kappa_pull_mean"]
+    assert metric.floor < 1.5
+    assert verdict(metric) == "at floor"
+    assert verdict(replace(metric, value=4 - metric.floor)) == "off", "as far from 2, but on the other side"
+
+
+def test_bins_of_kappa_hold_equal_numbers_and_are_fewer_for_few_events() -> None:
+    kappa = np.arange(1.0, 61.0)
+    bins = kappa_bins(np.full(60, 0.5), kappa)
+    np.testing.assert_allclose(bins.kappa_B, [10.5, 30.5, 50.5])
+    np.testing.assert_allclose(bins.expected_B[0], mean_angle_rad(kappa[:20]).mean())
+    assert len(kappa_bins(np.array([0.1]), np.array([5.0])).kappa_B) == 1
+
+
+def test_the_error_of_the_mean_is_that_of_the_mean() -> None:
+    events = calibrated_events(1000)
+    error = report(events, bootstraps=100).metrics["angle_mean_deg"].error
+    assert error == pytest.approx(events.angles_deg()[""].std() / math.sqrt(1000), rel=0.25)
+
+
+def test_one_event_has_figures_without_errors() -> None:
+    metrics = report(events_at([3.0], [100.0], [1]), bootstraps=10).metrics
+    assert metrics["angle_mean_deg"].value == pytest.approx(3.0)
+    assert math.isnan(metrics["angle_mean_deg"].error)
+    assert "cascade_angle_mean_deg" not in metrics
+    assert "topology_auc" not in metrics
+
+
+def test_no_event_is_an_error_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="no event"):
+        report(events_at([], [], []))
+
+
+def test_events_of_unknown_topology_count_among_all_only() -> None:
+    found = report(events_at([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [-1, -1, -1]))
+    assert found.sizes == {"events": 3, "tracks": 0, "cascades": 0}
+    assert not [name for name in found.metrics if name.startswith(("track", "cascade", "topology"))]
+    assert any("3 events are not known to be a track or a cascade" in note for note in found.notes)
+
+
+def test_predictions_without_direction_are_counted_and_spoil_no_other_number() -> None:
+    good = events_at([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [1, 0, 1, 0])
+    raw_E3 = good.direction_E3 * good.kappa_E[:, None]
+    raw_E3[1], raw_E3[2] = 0.0, np.nan
+    direction_E3, kappa_E = unit_and_norm(raw_E3)
+    found = report(replace(good, direction_E3=direction_E3, kappa_E=kappa_E), bootstraps=10)
+    assert found.metrics["no_direction_share"].value == 0.5
+    assert found.metrics["angle_mean_deg"].value == pytest.approx(2.5)
+    assert any("2 events have no predicted direction" in note for note in found.notes)
+    alone = evaluate(replace(good, direction_E3=np.full((4, 3), np.nan), kappa_E=np.zeros(4)), bootstraps=10, seed=0)
+    assert list(alone.metrics) == ["no_direction_share"]
+
+
+def test_a_model_that_says_one_direction_only_shows() -> None:
+    spread = calibrated_events(2000)
+    collapsed = replace(spread, direction_E3=np.tile([0.0, 0.0, 1.0], (2000, 1)))
+    assert report(collapsed).metrics["mean_direction_norm"].value == pytest.approx(1.0)
+    assert report(spread).metrics["mean_direction_norm"].value < 0.1
+    assert report(collapsed).metrics["zenith_bias_deg"].value == pytest.approx(-90, abs=3)
+
+
+def test_baselines_stand_beside_the_model_and_lack_events_aloud() -> None:
+    events = calibrated_events(500)
+    events.baselines["line"][:100] = np.nan
+    found = report(events)
+    assert found.metrics["line_angle_mean_deg"].value > found.metrics["angle_mean_deg"].value
+    assert any("100 events have no direction from the method 'line'" in note for note in found.notes)
+
+
+def test_every_metric_that_is_measured_is_defined_and_almost_every_defined_one_is_measured() -> None:
+    events = calibrated_events(500)
+    metrics = report(replace(events, baselines=events.baselines | {"pandel": events.true_E3})).metrics
+    assert set(metrics) == set(DEFINITIONS)
+
+
+@pytest.mark.parametrize("direction", [(np.nan, 0, 1), (np.inf, 0, 0), (0, 0, 0)])
+def test_a_vector_without_direction_has_concentration_zero(direction: tuple[float, ...]) -> None:
+    unit, norm = unit_and_norm(np.array([direction, (0, 0, 7)], np.float32))
+    assert np.isnan(unit[0]).all()
+    assert norm.tolist() == [0, 7]
+    np.testing.assert_allclose(unit[1], [0, 0, 1])
+
+
+def of(*kinds: int) -> np.ndarray:
+    return np.array(kinds, np.int8)
+
+
+def test_the_auc_of_a_hand_counted_example_with_a_tie() -> None:
+    # Pairs (track, cascade): 5 > 1, 5 > 3, 3 > 1, 3 = 3.
+    assert track_auc(np.array([5.0, 3.0, 1.0, 3.0, 99.0]), of(1, 1, 0, 0, -1)) == 3.5 / 4
+
+
+def test_without_tracks_or_without_cascades_nothing_is_separated() -> None:
+    kappa = np.array([1.0, 2.0])
+    for kinds in (of(1, 1), of(0, 0), of(-1, -1)):
+        assert np.isnan(track_auc(kappa, kinds))
+        assert roc_curve(kappa, kinds) is None
+
+
+def test_the_curve_ends_with_everything_above() -> None:
+    curve = roc_curve(np.array([4.0, 2.0, 3.0, 1.0]), of(1, 1, 0, 0))
+    assert curve is not None
+    np.testing.assert_allclose(curve.threshold, [4, 3, 2, 1])
+    np.testing.assert_allclose(curve.tracks, [0.5, 0.5, 1, 1])
+    np.testing.assert_allclose(curve.cascades, [0, 0.5, 0.5, 1])

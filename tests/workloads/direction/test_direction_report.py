@@ -1,0 +1,215 @@
+"""Reports of predicted directions: files, exit code, what is left out where it is not known."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from direction_files import direction_arrays, event_rows, write_direction_file
+
+from common.errors import BadInputError
+from icestream.verbs import FrontDoor
+from tests.workloads.direction.fake_predictor import TruthTeller, rotated, run_of
+from workloads.base.report import evaluation as drawing
+from workloads.base.report.metric import Floor
+from workloads.base.report.page import Outcome
+from workloads.direction import evaluation as module
+from workloads.direction import plots
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.commands import evaluate as evaluate_command
+from workloads.direction.evaluation import (
+    EVALUATION,
+    HEADLINE,
+    DirectionOptions,
+    ToyFloor,
+    clean_sensors,
+    only,
+    predicted_events,
+)
+from workloads.direction.geometry import icecube_geometry
+
+COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
+
+
+@pytest.fixture(autouse=True)
+def small_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Small pictures in the slow tests, none in the others."""
+    monkeypatch.setattr(drawing, "DPI", 30)
+    monkeypatch.setattr(plots, "BOOTSTRAPS", 3)
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(module, "pictures", lambda events, seed: [])
+
+
+class NearTruth(TruthTeller):
+    """Predictor that errs by about a degree."""
+
+    def predict(self, microbatch: Any) -> torch.Tensor:
+        true_E3 = microbatch.event_columns["source_direction"].double().numpy()
+        random = np.random.default_rng(len(true_E3))
+        angle_E = np.radians(random.rayleigh(1.0, len(true_E3)))
+        return torch.from_numpy(rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1)))
+
+
+TRACK_FIT = slice(CLASSICAL_FITS.index("track_x"), CLASSICAL_FITS.index("track_x") + 3)
+
+
+def fits_of(number: int) -> np.ndarray:
+    """Classical fits with directions anywhere, and no direction of a track in the first ten events."""
+    fits_EF = np.random.default_rng(3).normal(size=(number, len(CLASSICAL_FITS)))
+    fits_EF[:10, TRACK_FIT] = 0
+    return fits_EF
+
+
+def written(folder: Path, counts: list[int] = COUNTS, row_group_rows: int = 1000, **columns: Any) -> Path:
+    """A file of events with classical fits, since to compute them takes seconds."""
+    rows = event_rows(counts, classical_fits=fits_of(len(counts)), **columns)
+    return write_direction_file(folder / "a.parquet", rows, row_group_rows=row_group_rows)
+
+
+def evaluated(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Outcome, Path]:
+    run = run_of(tmp_path / "run" / "checkpoints" / "best.pt")
+    wanted = DirectionOptions(
+        checkpoint=tmp_path / "run", inputs=tuple(map(str, inputs)), bootstraps=3, device="cpu", **options
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
+        return EVALUATION.run(FrontDoor(), wanted, lambda text: None)
+
+
+@pytest.mark.slow
+def test_a_report_has_its_numbers_pictures_and_provenance(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    outcome, folder = evaluated(tmp_path, path)
+    assert folder == tmp_path / "run" / "evaluation"
+    report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    assert set(HEADLINE) <= set(report["metrics"])
+    assert report["metrics"]["angle_mean_deg"]["value"] == pytest.approx(1.25, rel=0.15)
+    assert report["metrics"]["line_angle_mean_deg"]["value"] == pytest.approx(90, rel=0.1)
+    assert (report["events"], report["model"], report["step"]) == (400, "sets", 7)
+    assert report["tracks"] + report["cascades"] == 400
+    assert report["simulated"] is False
+    assert any("10 events have no direction from the method 'pandel'" in note for note in report["notes"])
+    assert len(report["pictures"]) == 9
+    for name in report["pictures"]:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    text = (folder / "report.html").read_text()
+    assert all(f"<code>{name}</code>" in text for name in report["metrics"])
+    assert outcome.missed == {}
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, row_group_rows=50)
+    first, _ = evaluated(tmp_path, path, events=150)
+    again, _ = evaluated(tmp_path, path, events=150, output=tmp_path / "again")
+    assert str(first.report) == str(again.report)
+    assert first.report.sizes["events"] == 150
+
+
+@pytest.mark.slow
+def test_real_data_leave_out_what_is_not_known_and_say_so(tmp_path: Path) -> None:
+    path = written(tmp_path, topology=np.full(len(COUNTS), -1), true_energy=np.zeros(len(COUNTS)))
+    outcome, _ = evaluated(tmp_path, path)
+    names = {picture.name for picture in outcome.pictures}
+    assert names == {"angles", "by-sensors", "by-zenith", "sky", "zenith", "calibration", "pulls"}
+    assert not [name for name in outcome.report.metrics if "track" in name or "cascade" in name]
+    for part in ("energies are not known", "tracks and cascades are not both known"):
+        assert any(part in note for note in outcome.report.notes), part
+
+
+def test_events_that_enrich_a_training_are_left_out(tmp_path: Path) -> None:
+    enriched = np.arange(len(COUNTS)) % 4 == 0
+    outcome, _ = evaluated(tmp_path, written(tmp_path, enriched=enriched))
+    assert outcome.report.sizes["events"] == 300
+    assert any("100 events were added to enrich a training" in note for note in outcome.report.notes)
+    with pytest.raises(BadInputError, match="all 400 events were added"):
+        evaluated(tmp_path, written(tmp_path, enriched=np.ones(len(COUNTS))))
+
+
+def test_an_event_larger_than_the_limit_of_the_training_is_cut_not_lost(tmp_path: Path) -> None:
+    path = written(tmp_path, [*COUNTS, 500])
+    outcome, _ = evaluated(tmp_path, path, assignments=("stream.max_particles=100",))
+    assert outcome.report.sizes["events"] == 401
+    assert any("1 events have more than 100 pulses" in note for note in outcome.report.notes)
+
+
+def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    outcome, folder = evaluated(tmp_path, path, simulated=True)
+    stored = json.loads((Path(module.__file__).parent / "toy_floor.json").read_text())
+    for name in ("angle_mean_deg", "track_angle_median_deg", "cascade_angle_68_deg"):
+        assert outcome.report.metrics[name].floor == stored["figures"][name]["value"]
+        assert outcome.report.metrics[name].floor_error == stored["figures"][name]["error"]
+    assert any(stored["date"] in note and "bench_direction_floor" in note for note in outcome.report.notes)
+    assert "own likelihood" in (folder / "report.html").read_text()
+
+
+def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, COUNTS[:20])
+    monkeypatch.setattr(
+        module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": Floor(4.0, 0.1)}, 9, "today", "hex")
+    )
+    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
+        evaluated(tmp_path, path, simulated=True)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+    """The command, with a model that needs no training."""
+    run = run_of(tmp_path / "run" / "checkpoints" / "best.pt")
+    monkeypatch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
+    return lambda *arguments: CliRunner().invoke(evaluate_command, [str(one) for one in arguments], obj=FrontDoor())
+
+
+def test_missed_thresholds_are_printed_and_exit_with_code_1(command: Callable[..., Result], tmp_path: Path) -> None:
+    path = written(tmp_path)
+    limits = tmp_path / "limits.toml"
+    limits.write_text("angle_mean_deg = 0.5\nkappa_pull_mean = { min = 0.0, max = 10.0 }\n")
+    arguments = ("run", "-i", path, "--bootstraps", 3, "--device", "cpu", "--thresholds", limits)
+    answer = command(*arguments)
+    assert answer.exit_code == 3, answer.output
+    assert re.search(r"^missed: angle_mean_deg: [\d.]+, limit 0.5$", answer.output, re.M)
+    assert "missed: kappa" not in answer.output
+    limits.write_text("angle_mean_deg = 5\n")
+    answer = command(*arguments)
+    assert answer.exit_code == 0, answer.output
+    assert answer.output.splitlines()[-1] == f"report: {tmp_path / 'run' / 'evaluation' / 'report.html'}"
+
+
+def test_an_evaluation_without_files_is_refused() -> None:
+    with pytest.raises(BadInputError, match="name the files of events with -i"):
+        DirectionOptions(checkpoint=Path("x"), inputs=())
+
+
+def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
+    arrays = direction_arrays(tmp_path, (40, 0, 3))
+    for event, counted in enumerate(clean_sensors(arrays)):
+        own = slice(*arrays.offsets[event : event + 2].tolist())
+        clean = ~np.asarray(arrays.particle_columns["auxiliary"][own, 0], np.bool_)
+        assert counted == len(np.unique(arrays.particle_columns["sensor"][own, 0][clean]))
+
+
+def test_fits_are_those_of_the_files_and_computed_where_they_lack(tmp_path: Path) -> None:
+    arrays, geometry = direction_arrays(tmp_path, (25, 0, 30, 40)), icecube_geometry()
+    fresh = predicted_events(arrays, np.ones((4, 3)), geometry).baselines
+    assert set(fresh) == {"line", "pandel"}
+    np.testing.assert_allclose(np.linalg.norm(fresh["pandel"], axis=1), 1)
+    arrays.event_columns["classical_fits"][2, TRACK_FIT] = (0, 0.6, -0.8)
+    mixed = predicted_events(arrays, np.ones((4, 3)), geometry).baselines["pandel"]
+    np.testing.assert_allclose(mixed[2], (0, 0.6, -0.8), rtol=1e-6)
+    np.testing.assert_allclose(mixed[[0, 1, 3]], fresh["pandel"][[0, 1, 3]], atol=1e-3)
+
+
+def test_only_the_chosen_events_are_left_with_their_pulses(tmp_path: Path) -> None:
+    arrays = direction_arrays(tmp_path, (3, 4, 0, 2))
+    some = only(arrays, np.array([False, True, True, True]))
+    assert some.offsets.tolist() == [0, 4, 4, 6]
+    assert some.event_columns["event_id"][:, 0].tolist() == [1, 2, 3]
+    assert np.array_equal(some.particle_columns["pulses"], arrays.particle_columns["pulses"][3:])
+    assert only(arrays, np.ones(4, np.bool_)) is arrays

@@ -1,0 +1,495 @@
+"""Simulated events and data sets, beside the toy detector's formulas for one event at a time.
+
+Metres, nanoseconds, GeV. Constants are written out, so that a wrong one in the simulator shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from scipy import stats
+
+from common.errors import BadInputError
+from icestream.cli import cli
+from workloads.direction import simulator
+from workloads.direction import simulator as write
+from workloads.direction.columns import CASCADE, CLASSICAL_FITS, TRACK
+from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry
+from workloads.direction.simulator import (
+    BRIGHT,
+    NATURAL,
+    EndlessEvents,
+    EventKind,
+    EventRows,
+    EventsPlan,
+    SimulatedEvents,
+    Truth,
+    direct_cascade_light,
+    direct_track_light,
+    draw_truth,
+    expected_light,
+    file_rows,
+    joined,
+    record,
+    simulate,
+    write_dataset,
+    write_file,
+    write_kaggle_dataset,
+    write_sample,
+)
+
+C = 0.299792458
+PHASE, GROUP = 1.3195, 1.35634
+THETA = math.acos(1 / PHASE)
+DELAY_SCALE = 1 / (1 / 557 + C / (GROUP * 98))
+
+Array = npt.NDArray[np.float64]
+Light = Callable[[Array, Array], Array]
+"""Expected photo-electrons by position relative to the vertex and direction of travel."""
+
+
+def coincident(sensor: npt.NDArray[np.int64], time: Array) -> npt.NDArray[np.bool_]:
+    """True for pulses with another within 1 µs in another sensor of the string, at most two places away."""
+    string, place = sensor // 60, sensor % 60
+    away = np.abs(place[:, None] - place)
+    near = (string[:, None] == string) & (away > 0) & (away <= 2) & (np.abs(time[:, None] - time) < 1000)
+    return np.asarray(near.any(axis=1), np.bool_)
+
+
+def cascade_light(energy: float, is_track: bool) -> Light:
+    """Light of a cascade, alone or at the middle of a track."""
+
+    def light(offset_S3: Array, travel: Array) -> Array:
+        distance_S = np.linalg.norm(offset_S3, axis=1)
+        cos_S = offset_S3 @ travel / np.maximum(distance_S, 0.1)
+        amount = 0.25 * energy / 50 * (0.3 if is_track else 1.0)
+        angle_S = 0.15 + np.exp(-3 * np.abs(cos_S - 1 / PHASE))
+        light_S: Array = amount * np.exp(-distance_S / 98) / (1 + distance_S / 3) ** 1.5 * angle_S
+        return np.minimum(light_S, 400)
+
+    return light
+
+
+def track_light(energy: float) -> Light:
+    """Light of a track, whose middle is the vertex."""
+    length = min(4 * energy, 1500.0)
+
+    def light(offset_S3: Array, travel: Array) -> Array:
+        along_S, across_S = seen_from(offset_S3, travel)
+        emitted_S = along_S - across_S / math.tan(THETA)
+        path_S = across_S / math.sin(THETA)
+        amount_S = 6 * (1 + energy / 5e4) * np.exp(-path_S / 98) / (1 + path_S / 8)
+        return np.where(np.abs(emitted_S) < length / 2, np.minimum(amount_S, 400), 0.0)
+
+    return light
+
+
+def cascade_time(offset_P3: Array, travel: Array) -> tuple[Array, Array]:
+    """Time of direct light after the vertex, and its path."""
+    distance_P = np.linalg.norm(offset_P3, axis=1)
+    return distance_P * GROUP / C, distance_P
+
+
+def track_time(offset_P3: Array, travel: Array) -> tuple[Array, Array]:
+    """Time of direct light after the vertex, and its path: first along the track, then through the ice."""
+    along_P, across_P = seen_from(offset_P3, travel)
+    path_P = across_P / math.sin(THETA)
+    emitted_P = along_P - across_P / math.tan(THETA)
+    return emitted_P / C + path_P * GROUP / C, path_P
+
+
+def seen_from(offset_S3: Array, travel: Array) -> tuple[Array, Array]:
+    """Distances along and across the direction of travel."""
+    along_S = offset_S3 @ travel
+    return along_S, np.linalg.norm(offset_S3 - along_S[:, None] * travel, axis=1)
+
+
+POSITION_S3 = icecube_geometry().position_S3
+
+
+def drawn(num_events: int, seed: int = 0, kind: simulator.EventKind = NATURAL) -> SimulatedEvents:
+    return EndlessEvents(kind, POSITION_S3, np.random.default_rng(seed)).take(num_events)
+
+
+def test_truth_is_isotropic_and_uniform_in_the_logarithm_of_energy() -> None:
+    truth = draw_truth(NATURAL, 20_000, np.random.default_rng(0))
+
+    assert stats.kstest(np.cos(truth.zenith_E), "uniform", (-1, 2)).pvalue > 0.01
+    assert stats.kstest(truth.azimuth_E, "uniform", (0, 2 * np.pi)).pvalue > 0.01
+    assert stats.kstest(np.log10(truth.energy_gev_E), "uniform", (2, 3)).pvalue > 0.01
+    assert stats.kstest(truth.vertex_E3.reshape(-1), "uniform", (-450, 900)).pvalue > 0.01
+    assert stats.binomtest(int(truth.is_track_E.sum()), 20_000, 0.5).pvalue > 0.01
+
+
+@pytest.mark.parametrize(("path_m", "shape"), [(66.6, 2.0), (333.0, 10.0), (0.0, 0.02)])
+def test_delays_follow_pandel_with_the_clocks_jitter(path_m: float, shape: float) -> None:
+    rng = np.random.default_rng(0)
+    delay = simulator._delays_ns(np.full(20_000, path_m), rng)
+    gamma = stats.gamma.rvs(shape, scale=DELAY_SCALE, size=20_000, random_state=rng)
+
+    assert stats.ks_2samp(delay, gamma + rng.normal(0, 3, 20_000)).pvalue > 0.01
+
+
+def test_cells_are_hit_a_poisson_number_of_times() -> None:
+    expected = np.array([[0.0, 0.5, 3.0], [10.0, 0.0, 0.001]], np.float32)
+    rng = np.random.default_rng(0)
+    counts = np.stack([np.bincount(simulator._draw_cells(expected, rng), minlength=6) for _ in range(4000)])
+
+    np.testing.assert_allclose(counts.mean(0), expected.reshape(-1), atol=0.16)
+    np.testing.assert_allclose(counts.var(0), expected.reshape(-1), rtol=0.1, atol=0.01)
+    assert abs(np.corrcoef(counts[:, 2], counts[:, 3])[0, 1]) < 0.05
+    assert simulator._draw_cells(np.zeros((0, 5), np.float32), rng).size == 0
+    assert simulator._draw_cells(np.zeros((2, 5), np.float32), rng).size == 0
+
+
+@pytest.mark.parametrize("num_pulses", [0, 1, 300, 3000])
+def test_coincidences_are_those_of_all_pairs(num_pulses: int) -> None:
+    rng = np.random.default_rng(num_pulses)
+    sensor_P = rng.integers(0, 300, num_pulses)
+    time_P = np.round(rng.uniform(0, 20_000, num_pulses))
+    order_P, clean_P = simulator._coincidences(sensor_P // 60 * 64 + sensor_P % 60, time_P)
+
+    assert np.array_equal(order_P, np.lexsort((time_P, sensor_P)))
+    assert np.array_equal(clean_P, coincident(sensor_P, time_P)[order_P])
+
+
+def test_a_neighbouring_event_or_string_makes_no_coincidence() -> None:
+    # Last sensors of string 0, first ones of string 1; and the last sensor of an event, the first one of the next.
+    truth = replace(natural_truth(2), brightness_E=np.zeros(2))
+    position_S3 = POSITION_S3[:120]
+    pulses = np.array([0, 0, 0, 1]), np.array([59, 60, 119, 0]), np.array([0.0, 1.0, 5000.0, 5001.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulator, "_pulses", lambda *_: pulses)
+        patch.setattr(simulator, "TRIGGER_PULSES", 0)
+        patch.setattr(simulator, "FIRST_CLEAN_NS", 9800.0)
+        clean = record(truth, position_S3, np.random.default_rng(0)).auxiliary_P
+
+    assert not (~clean).any()
+
+
+def test_recorded_events_have_eight_clean_pulses_the_first_at_9800_ns() -> None:
+    events = drawn(300)
+    bounds = np.cumsum(events.counts_E)[:-1]
+    for time, auxiliary in zip(np.split(events.time_ns_P, bounds), np.split(events.auxiliary_P, bounds), strict=True):
+        assert (~auxiliary).sum() >= 8
+        assert time[~auxiliary].min() == 9800.0
+    assert events.time_ns_P.min() > 5000
+    assert events.time_ns_P.max() < 22000
+    assert np.array_equal(events.time_ns_P, np.rint(events.time_ns_P))
+    assert events.charge_pe_P.min() >= np.float32(0.05)
+
+
+def test_the_same_events_come_however_many_are_taken_at_once() -> None:
+    source = EndlessEvents(NATURAL, POSITION_S3, np.random.default_rng(3))
+    pieces = [source.take(number) for number in (1, 70, 29)]
+    together = drawn(100, seed=3)
+
+    assert np.array_equal(np.concatenate([piece.counts_E for piece in pieces]), together.counts_E)
+    assert np.array_equal(np.concatenate([piece.time_ns_P for piece in pieces]), together.time_ns_P)
+    assert np.array_equal(np.concatenate([piece.truth.zenith_E for piece in pieces]), together.truth.zenith_E)
+
+
+def test_bright_events_have_thousands_of_pulses() -> None:
+    counts_E = drawn(10, kind=BRIGHT).counts_E
+
+    assert counts_E.min() > 3000
+    assert 50_000 < counts_E.max() < 178_000
+
+
+Float64 = npt.NDArray[np.float64]
+Direct = Callable[[Truth, npt.NDArray[np.int64], npt.NDArray[np.float32]], tuple[Float64, Float64]]
+Expected = Callable[[Float64, Float64], tuple[Float64, Float64]]
+
+
+def natural_truth(num_events: int, seed: int = 0) -> Truth:
+    return draw_truth(NATURAL, num_events, np.random.default_rng(seed))
+
+
+def test_every_sensor_gets_the_light_of_the_formulas() -> None:
+    events = natural_truth(20)
+    light = expected_light(events, POSITION_S3)
+
+    assert light.track_event_T.tolist() == np.flatnonzero(events.is_track_E).tolist()
+    assert 5 < len(light.track_TS) < 15
+    for event in range(20):
+        offset_S3 = POSITION_S3.astype(np.float64) - events.vertex_E3[event]
+        energy, is_track = events.energy_gev_E[event], bool(events.is_track_E[event])
+        expected_S = cascade_light(energy, is_track)(offset_S3, events.travel_E3[event])
+        np.testing.assert_allclose(light.cascade_ES[event], expected_S, rtol=0.01, atol=1e-7)
+    for row, event in enumerate(light.track_event_T):
+        offset_S3 = POSITION_S3.astype(np.float64) - events.vertex_E3[event]
+        expected_S = track_light(events.energy_gev_E[event])(offset_S3, events.travel_E3[event])
+        wrong_S = ~np.isclose(light.track_TS[row], expected_S, rtol=0.01, atol=1e-7)
+        # A sensor at the very end of the cone is in the light or not by the last digit.
+        assert wrong_S.sum() <= 2
+
+
+@pytest.mark.parametrize(
+    ("direct", "expected"),
+    [(direct_track_light, track_time), (direct_cascade_light, cascade_time)],
+    ids=["track", "cascade"],
+)
+def test_direct_light_arrives_when_the_shortest_way_says(direct: Direct, expected: Expected) -> None:
+    events = natural_truth(5)
+    event_P = np.repeat(np.arange(5), 40)
+    position_P3 = POSITION_S3[np.random.default_rng(1).integers(len(POSITION_S3), size=200)]
+    time_P, path_P = direct(events, event_P, position_P3)
+
+    for event in range(5):
+        mine = event_P == event
+        offset_P3 = position_P3[mine].astype(np.float64) - events.vertex_E3[event]
+        expected_time_P, expected_path_P = expected(offset_P3, events.travel_E3[event])
+        np.testing.assert_allclose(time_P[mine], expected_time_P, atol=1e-3)
+        np.testing.assert_allclose(path_P[mine], expected_path_P, atol=1e-3)
+
+
+def test_whole_events_have_the_pulses_of_the_formulas_and_noise() -> None:
+    """A track and a cascade, each of them 400 times: pulses of each sensor, their times, and dark noise."""
+    drawn_E = natural_truth(20, seed=2)
+    chosen = [int(np.argmax(drawn_E.is_track_E)), int(np.argmin(drawn_E.is_track_E))]
+    truth = drawn_E.take(np.repeat(chosen, 400))
+    event_P, sensor_P, time_P = simulator._pulses(truth, POSITION_S3, np.random.default_rng(0))
+
+    for which, first in enumerate((0, 400)):
+        of_kind_P = (event_P >= first) & (event_P < first + 400)
+        energy, is_track = truth.energy_gev_E[first], which == 0
+        offset_S3, travel = POSITION_S3.astype(np.float64) - truth.vertex_E3[first], truth.travel_E3[first]
+        track_S = track_light(energy)(offset_S3, travel) if is_track else np.zeros(len(POSITION_S3))
+        light_S = track_S + cascade_light(energy, is_track)(offset_S3, travel)
+        expected_S = 400 * (light_S + 500e-9 * 6000)  # noise of 500 Hz for 6 µs
+        counts_S = np.bincount(sensor_P[of_kind_P], minlength=len(POSITION_S3))
+        pull_S = (counts_S - expected_S) / np.sqrt(expected_S)
+        assert abs(pull_S.mean()) < 0.1
+        assert pull_S.std() == pytest.approx(1, abs=0.1)
+        assert (pull_S**2)[light_S > 1e-2].mean() == pytest.approx(1, abs=0.4)
+        # Times in the sensor where the track, or the cascade, shines alone.
+        brightest = int(np.argmax(track_S - 1e3 * (light_S - track_S) if is_track else light_S))
+        direct_ns, path_m = (track_time if is_track else cascade_time)(offset_S3[[brightest]], travel)
+        random = np.random.default_rng(1)
+        delay = random.gamma(max(path_m[0] / 33.3, 0.02), DELAY_SCALE, 20_000) + random.normal(0, 3, 20_000)
+        found = time_P[of_kind_P & (sensor_P == brightest)]
+        assert len(found) > 20
+        assert stats.ks_2samp(found, direct_ns + delay).pvalue > 0.01
+        dark = time_P[of_kind_P & np.isin(sensor_P, np.flatnonzero(light_S < 1e-6))]
+        assert stats.kstest(dark, "uniform", (-2000, 6000)).pvalue > 0.01
+
+
+def digests(out: Path) -> dict[str, str]:
+    return {
+        path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in out.rglob("*")
+        if path.is_file()
+    }
+
+
+def read(out: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted(out.glob("*.parquet"))])
+
+
+def test_rows_hold_the_simulated_events(tmp_path: Path) -> None:
+    plan = EventsPlan(20, 1, seed=1, num_cascades=10)
+    write_dataset(tmp_path, plan)
+    table = read(tmp_path)
+    (rows,) = file_rows(plan, 0)
+    pulses = table["pulses"].combine_chunks()
+
+    assert table["event_id"].to_pylist() == rows.event_id_E.tolist()
+    assert table["enriched"].to_pylist() == rows.added_E.tolist()
+    assert table["topology"].to_pylist() == [TRACK if one else CASCADE for one in rows.events.truth.is_track_E]
+    for name, expected in (("azimuth", "azimuth_E"), ("zenith", "zenith_E"), ("true_energy", "energy_gev_E")):
+        assert np.array_equal(table[name].to_numpy(), getattr(rows.events.truth, expected).astype(np.float32))
+    assert np.array_equal(np.diff(pulses.offsets.to_numpy()), rows.events.counts_E)
+    for name, expected in (
+        ("sensor_id", "sensor_P"),
+        ("time_ns", "time_ns_P"),
+        ("charge_pe", "charge_pe_P"),
+        ("is_auxiliary", "auxiliary_P"),
+    ):
+        assert np.array_equal(pulses.values.field(name).to_numpy(zero_copy_only=False), getattr(rows.events, expected))
+    assert table["classical_fits"].to_pylist() == [[0.0] * len(CLASSICAL_FITS)] * 30
+
+
+def test_the_same_seed_gives_the_same_bytes_also_of_a_file_made_alone_and_another_seed_does_not(tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        write_dataset(tmp_path / name, EventsPlan(61, 3, seed, num_cascades=7))
+    (tmp_path / "alone").mkdir()
+    write_file(tmp_path / "alone" / "events_00001.parquet", EventsPlan(61, 3, 3, num_cascades=7), 1)
+    one, other = digests(tmp_path / "one"), digests(tmp_path / "other")
+
+    assert one == digests(tmp_path / "two")
+    assert digests(tmp_path / "alone").items() <= one.items()
+    assert set(one.values()) & set(other.values()) == {one[GEOMETRY_FILE]}
+
+
+def test_a_sample_is_one_file_of_natural_events_with_their_classical_fits(tmp_path: Path) -> None:
+    write_sample(tmp_path, 5, 2)
+    table = pq.read_table(tmp_path / "events_00000.parquet")
+
+    assert table.num_rows == 5
+    assert all(any(fits) for fits in table["classical_fits"].to_pylist())
+    assert not any(table["enriched"].to_pylist())
+
+
+PLAN = EventsPlan(30, 2, seed=1)
+
+
+def rows(plan: EventsPlan, file_index: int = 0) -> EventRows:
+    """All rows of a file."""
+    pieces = list(file_rows(plan, file_index))
+    return EventRows(
+        np.concatenate([piece.event_id_E for piece in pieces]),
+        np.concatenate([piece.added_E for piece in pieces]),
+        joined([piece.events for piece in pieces]),
+    )
+
+
+def test_a_file_has_the_natural_events_that_it_has_without_others() -> None:
+    natural, mixed = rows(PLAN), rows(replace(PLAN, num_cascades=20))
+    kept = ~mixed.added_E
+
+    assert kept.sum() == len(natural) == 15
+    assert np.array_equal(mixed.events.truth.zenith_E[kept], natural.events.truth.zenith_E)
+    assert np.array_equal(mixed.events.counts_E[kept], natural.events.counts_E)
+    kept_P = np.repeat(kept, mixed.events.counts_E)
+    assert np.array_equal(mixed.events.time_ns_P[kept_P], natural.events.time_ns_P)
+    assert np.array_equal(mixed.events.sensor_P[kept_P], natural.events.sensor_P)
+
+
+def test_event_ids_differ_between_files_and_seeds_and_fit_a_float64() -> None:
+    ids = [
+        rows(EventsPlan(10, 2, seed=seed, array="hex"), file_index).event_id_E
+        for seed in (0, 1, 2**16 - 1)
+        for file_index in (0, 1)
+    ]
+    flat = np.concatenate(ids)
+
+    assert flat.dtype == np.int64
+    assert len(set(flat.tolist())) == 30
+    assert flat.min() >= 0
+    assert flat.max() < 2**53
+    assert all(np.all(np.diff(of_file) == 1) for of_file in ids)
+
+
+def test_row_groups_have_few_bright_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "ROW_GROUP_EVENTS", 20)
+    monkeypatch.setattr(write, "MOST_BRIGHT_A_ROW_GROUP", 2)
+    assert [len(piece) for piece in file_rows(EventsPlan(45, 1, seed=1), 0)] == [20, 20, 5]
+
+    pretended = EventKind(**{**vars(BRIGHT), "brightness": 1.0})
+    monkeypatch.setattr(write, "KINDS", (*write.KINDS[:2], pretended))
+    monkeypatch.setattr(write, "BRIGHT", pretended)
+    pieces = list(file_rows(EventsPlan(10, 1, seed=1, num_bright=9), 0))
+
+    assert sum(len(piece) for piece in pieces) == 19
+    assert max(piece.added_E.sum() for piece in pieces) <= 3
+    assert len(pieces) >= 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_files": 0}, "files = 0"),
+        ({"num_events": 1}, "every file needs at least one event"),
+        ({"seed": -1}, "seed = -1"),
+        ({"num_cascades": -1}, "cascades = -1: must not be negative"),
+        ({"num_bright": -3}, "bright = -3: must not be negative"),
+        ({"num_events": 70_000, "num_files": 70_000}, "files = 70000: event ids allow at most 65,536"),
+        ({"num_events": 2**21, "num_cascades": 2**22}, "3,145,728 events a file: .* use more files"),
+        ({"array": "km3net"}, "array = 'km3net': use one of icecube, hex"),
+    ],
+)
+def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        replace(PLAN, **fields)  # type: ignore[arg-type]
+
+
+KAGGLE_PLAN = EventsPlan(21, 2, seed=1, num_cascades=5)
+
+
+def names(out: Path) -> list[str]:
+    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+
+
+def test_files_are_those_of_the_contest(tmp_path: Path) -> None:
+    write_kaggle_dataset(tmp_path, KAGGLE_PLAN)
+
+    assert names(tmp_path) == sorted(
+        [GEOMETRY_FILE, "train/batch_1.parquet", "train/batch_2.parquet", "train_meta.parquet"]
+    )
+    batch = pq.read_schema(tmp_path / "train/batch_1.parquet")
+    assert batch.remove_metadata() == pa.schema(
+        [
+            ("sensor_id", pa.int16()),
+            ("time", pa.int64()),
+            ("charge", pa.float64()),
+            ("auxiliary", pa.bool_()),
+            ("event_id", pa.int64()),
+        ]
+    )
+    note = json.loads(batch.metadata[b"pandas"])
+    assert note["index_columns"] == ["event_id"]
+    assert [column["name"] for column in note["columns"]] == batch.names
+    meta = pq.read_schema(tmp_path / "train_meta.parquet")
+    assert meta.names == ["batch_id", "event_id", "first_pulse_index", "last_pulse_index", "azimuth", "zenith"]
+
+
+def test_convert_makes_the_converted_layout_of_it(tmp_path: Path) -> None:
+    write_kaggle_dataset(tmp_path / "kaggle", KAGGLE_PLAN)
+    write_dataset(tmp_path / "simulated", KAGGLE_PLAN)
+    arguments = ["convert", str(tmp_path / "kaggle"), str(tmp_path / "converted")]
+    assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
+
+    same = ["event_id", "azimuth", "zenith", "pulses"]
+    for index in (0, 1):
+        simulated = pq.read_table(tmp_path / f"simulated/events_{index:05d}.parquet", columns=same)
+        assert pq.read_table(tmp_path / f"converted/batch_{index + 1}.parquet", columns=same).equals(simulated)
+
+
+def test_a_data_set_in_one_layout_replaces_one_in_the_other(tmp_path: Path) -> None:
+    write_kaggle_dataset(tmp_path, KAGGLE_PLAN)
+    with pytest.raises(BadInputError, match="--force"):
+        write_dataset(tmp_path, EventsPlan(2, 1, seed=1))
+    write_dataset(tmp_path, EventsPlan(2, 1, seed=1), overwrite=True)
+
+    assert names(tmp_path) == ["events_00000.parquet", GEOMETRY_FILE]
+    assert not (tmp_path / "train").exists()
+
+
+def test_files_of_the_contest_itself_are_never_removed(tmp_path: Path) -> None:
+    write_kaggle_dataset(tmp_path, KAGGLE_PLAN)
+    batch = tmp_path / "train" / "batch_2.parquet"
+    pq.write_table(pq.read_table(batch).replace_schema_metadata({}), batch)
+    before = names(tmp_path)
+    for write_layout in (write_kaggle_dataset, write_dataset):
+        with pytest.raises(BadInputError, match=r"batch_2\.parquet was not simulated: choose another directory"):
+            write_layout(tmp_path, KAGGLE_PLAN, overwrite=True)
+    assert names(tmp_path) == before
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(simulate, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_the_command_writes_the_data_set_it_reports(tmp_path: Path) -> None:
+    result = run(tmp_path / "out", "--events", 12, "--cascades", 4, "--files", 2, "--seed", 5)
+    rows = [row for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+
+    assert result.exit_code == 0
+    assert sum(row["enriched"] for row in rows) == 4
+    num_pulses = sum(len(row["pulses"]) for row in rows)
+    last = result.stdout.splitlines()[-1]
+    assert f"16 events, {num_pulses:,} pulses" in last
+    assert re.search(r"[\d,]+ bytes in 2 files, [\d,]+ events/s$", last)
+    assert result.stderr.splitlines() == ["1 of 2 files written", "2 of 2 files written"]

@@ -1,0 +1,418 @@
+"""Classical fits: reference times, likelihoods with their derivatives and maximum, and all fits together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import integrate, stats
+from torch import Tensor
+
+from common.errors import BadInputError
+from workloads.base.segments import Segments
+from workloads.direction import fits as classical
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.fits import (
+    FARTHEST,
+    MOST_PULSES,
+    NEAR_M,
+    NEAR_NS,
+    NOISE_SHARE,
+    NOISE_WINDOW_NS,
+    EventPulses,
+    Move,
+    PaddedPulses,
+    across,
+    classical_fits,
+    convolved_density,
+    fits_of,
+    line_fits,
+    ln_density,
+    ln_density_table,
+    maximise,
+    moved_track,
+    moved_vertex,
+    padded_batches,
+    plain_lines,
+    reference_times,
+    track_scores,
+    track_state,
+    used_pulses,
+    vertex_scores,
+    vertex_state,
+)
+from workloads.direction.geometry import (
+    CONE_DELAY_NS_M,
+    LIGHT_SPEED_M_NS,
+    POINT_DELAY_NS_M,
+    SCATTERING_M,
+    SCATTERING_RATE_PER_NS,
+    hex_geometry,
+)
+
+POSITION_S3 = hex_geometry().position_S3.astype(np.float64)
+
+
+def track_pulses(
+    travel_3: npt.NDArray[np.float64], point_3: npt.NDArray[np.float64], most: int = 60
+) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]:
+    """Sensors of the toy array nearest to a track, in order, and the times of its direct light."""
+    from_S3 = POSITION_S3 - point_3
+    along_S = from_S3 @ travel_3
+    rho_S = np.sqrt(np.maximum((from_S3**2).sum(1) - along_S**2, 0))
+    sensor = np.sort(np.argsort(rho_S)[:most])
+    time = along_S[sensor] / LIGHT_SPEED_M_NS + rho_S[sensor] * CONE_DELAY_NS_M
+    return sensor.astype(np.int16), time.astype(np.float32)
+
+
+def near_track(travel_3: Tensor, point_3: Tensor, num_pulses: int = 60) -> EventPulses:
+    """Direct light at random places within 20 m of a track, 200 m before to 200 m behind a point, passed at 0."""
+    generator = torch.Generator().manual_seed(num_pulses)
+    along_P1 = 400 * torch.rand(num_pulses, 1, generator=generator) - 200
+    across_P3 = torch.linalg.cross(_directions(num_pulses, generator), travel_3.expand(num_pulses, 3))
+    rho_P1 = 2 + 18 * torch.rand(num_pulses, 1, generator=generator)
+    across_P3 = across_P3 / across_P3.norm(dim=1, keepdim=True) * rho_P1
+    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * CONE_DELAY_NS_M
+    return _one_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1))
+
+
+def near_point(point_3: Tensor, num_pulses: int = 40) -> EventPulses:
+    """Direct light at random places within 25 m of a point source, emitted at 0."""
+    generator = torch.Generator().manual_seed(num_pulses)
+    distance_P1 = 5 + 20 * torch.rand(num_pulses, 1, generator=generator)
+    position_P3 = point_3 + distance_P1 * _directions(num_pulses, generator)
+    return _one_event(position_P3, distance_P1.squeeze(1) * POINT_DELAY_NS_M)
+
+
+def _one_event(position_P3: Tensor, time_P: Tensor) -> EventPulses:
+    segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
+    return EventPulses(
+        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments
+    )
+
+
+def _directions(number: int, generator: torch.Generator) -> Tensor:
+    return F.normalize(torch.randn(number, 3, generator=generator), dim=1)
+
+
+def random_pulses(counts: list[int], seed: int = 0, clean_share: float = 0.5) -> EventPulses:
+    """Events of pulses anywhere in the array within 2 µs."""
+    generator = torch.Generator().manual_seed(seed)
+    total = sum(counts)
+    sensor_P = torch.randint(len(POSITION_S3), (total,), generator=generator)
+    return EventPulses(
+        torch.from_numpy(POSITION_S3).float()[sensor_P],
+        2000 * torch.rand(total, generator=generator) - 1000,
+        torch.rand(total, generator=generator) + 0.5,
+        torch.rand(total, generator=generator) < clean_share,
+        Segments.from_counts(torch.tensor(counts), total),
+    )
+
+
+def test_every_event_has_the_time_that_it_has_alone() -> None:
+    generator = torch.Generator().manual_seed(1)
+    counts_E = torch.randint(0, 9, (200,), generator=generator)
+    offsets_E1 = torch.nn.functional.pad(counts_E.cumsum(0), (1, 0))
+    time_P = torch.randn(int(offsets_E1[-1]), generator=generator) * 1e3 + 1e4
+    clean_P = torch.rand(time_P.shape, generator=generator) < 0.4
+    times_E = reference_times(time_P, clean_P, offsets_E1)
+    for event, (first, end) in enumerate(offsets_E1.unfold(0, 2, 1).tolist()):
+        clean = time_P[first:end][clean_P[first:end]]
+        pulses = clean if len(clean) else time_P[first:end]
+        assert times_E[event] == (pulses.median() if len(pulses) else 0)
+
+
+Scores = Callable[[Tensor, PaddedPulses, Tensor], tuple[Tensor, Tensor]]
+
+
+def padded() -> PaddedPulses:
+    (batch,) = padded_batches(random_pulses([20, 24, 17, 22], clean_share=1.0))
+    return batch
+
+
+def some_tracks(pulses: PaddedPulses) -> Tensor:
+    travel_B3 = F.normalize(
+        torch.tensor([[0.3, 0.2, 0.9], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0], [-0.5, 0.5, -0.1]]), dim=1
+    )
+    return track_state(travel_B3, torch.tensor([[20.0, -30.0, 50.0]]).repeat(4, 1), pulses)
+
+
+def check_scores(state: Tensor, scores: Scores, move: Move, pulses: PaddedPulses, parameters: int) -> None:
+    """Compare the summed scores with differences of the ln likelihood, with a wide jitter: it is smooth."""
+    table = ln_density_table(60.0)
+    found_BK = scores(state, pulses, table)[1].sum(2)
+    for parameter in range(parameters):
+        step_BK = torch.zeros(len(state), parameters)
+        step_BK[:, parameter] = 0.02
+        more, less = (scores(move(state, sign * step_BK), pulses, table)[0] for sign in (1, -1))
+        difference_B = (more - less) / 0.04
+        assert torch.allclose(found_BK[:, parameter], difference_B, rtol=0.05, atol=0.6), parameter
+
+
+def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
+    pulses = padded()
+    check_scores(some_tracks(pulses), track_scores, moved_track, pulses, 5)
+    check_scores(vertex_state(pulses), vertex_scores, moved_vertex, pulses, 4)
+
+
+def test_the_vectors_across_are_at_right_angles_in_every_direction() -> None:
+    travel_B3 = F.normalize(torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    travel_B3 = torch.cat([travel_B3, torch.eye(3), -torch.eye(3)])
+    frame_B33 = torch.stack([travel_B3, *across(travel_B3)], 1)
+    assert torch.allclose(frame_B33 @ frame_B33.mT, torch.eye(3).expand(len(travel_B3), 3, 3), atol=1e-5)
+
+
+def test_no_step_makes_a_likelihood_smaller() -> None:
+    pulses = padded()
+    scores = partial(track_scores, pulses=pulses, table=ln_density_table(20.0))
+    state = some_tracks(pulses)
+    before_B = scores(state)[0]
+    after, value_B = maximise(state, scores, moved_track, steps=9)
+    assert (value_B >= before_B).all()
+    assert torch.equal(scores(after)[0], value_B)
+
+
+@pytest.mark.parametrize("shape", [0.3, 2.0, 12.0])
+@pytest.mark.parametrize("residual_ns", [-8.0, 0.0, 5.0, 47.0, 49.0, 400.0])
+def test_the_density_is_the_convolution_that_scipy_integrates(shape: float, residual_ns: float) -> None:
+    delay = stats.gamma(shape, scale=1 / SCATTERING_RATE_PER_NS)
+    # With u = delay^shape the integrand has no pole.
+    expected, _ = integrate.quad(
+        lambda u: (
+            stats.norm.pdf(residual_ns, u ** (1 / shape), 6.0)
+            * delay.pdf(u ** (1 / shape))
+            * u ** (1 / shape - 1)
+            / shape
+        ),
+        1e-12,
+        (max(residual_ns, 0) + 60.0) ** shape,
+        points=[max(residual_ns, 1e-3) ** shape],
+        limit=400,
+    )
+    found = convolved_density(shape, np.array([residual_ns]), 6.0)[0]
+    assert found == pytest.approx(expected, rel=3e-3)
+
+
+def test_the_table_gives_the_density_with_noise_between_its_points() -> None:
+    distance = torch.tensor([2.0, 20.0, 77.0, 300.0])
+    residual = torch.tensor([-3.0, 2.5, 61.0, 350.0])
+    found = ln_density(ln_density_table(6.0), distance, residual).value
+    density = [
+        convolved_density(d / SCATTERING_M, np.array([t]), 6.0)[0]
+        for d, t in zip(distance.tolist(), residual.tolist(), strict=True)
+    ]
+    expected = np.log((1 - NOISE_SHARE) * np.array(density) + NOISE_SHARE / NOISE_WINDOW_NS)
+    assert found.numpy() == pytest.approx(expected, abs=0.02)
+
+
+def test_far_from_the_light_only_noise_is_left() -> None:
+    value, by_ln_distance, by_residual = ln_density(
+        ln_density_table(20.0), torch.tensor([1e-3, 1e6, 50.0]), torch.tensor([-1e7, -1e4, 1e7])
+    )
+    assert value.tolist() == pytest.approx([math.log(NOISE_SHARE / NOISE_WINDOW_NS)] * 3, abs=1e-3)
+    assert by_residual.abs().max() < 1e-6
+    assert torch.isfinite(by_ln_distance).all()
+
+
+def test_the_derivatives_are_those_of_the_density() -> None:
+    table = ln_density_table(20.0)
+    generator = torch.Generator().manual_seed(0)
+    distance = torch.exp(torch.rand(500, generator=generator, dtype=torch.float64) * 4 + 1).float()
+    residual = torch.rand(500, generator=generator) * 400 - 50
+    found = ln_density(table, distance, residual)
+    later, earlier = (ln_density(table, distance, residual + step).value for step in (4.0, -4.0))
+    farther, nearer = (ln_density(table, distance * math.exp(step), residual).value for step in (0.06, -0.06))
+    assert torch.allclose(found.by_residual, (later - earlier) / 8.0, atol=2e-3)
+    assert torch.allclose(found.by_ln_distance, (farther - nearer) / 0.12, rtol=0.15, atol=0.1)
+
+
+def test_clean_pulses_and_auxiliary_ones_near_them_are_used() -> None:
+    pulses = random_pulses([40, 0, 25, 60], clean_share=0.2)
+    used = used_pulses(pulses)
+    expected = []
+    for event in range(4):
+        own = (pulses.segments.event_P == event).nonzero().squeeze(1)
+        if not len(own):
+            continue
+        clean = own[pulses.clean_P[own]]
+        space = torch.cdist(pulses.position_P3[own], pulses.position_P3[clean]) / NEAR_M
+        time = (pulses.time_P[own, None] - pulses.time_P[clean]) / NEAR_NS
+        distance = (space.square() + time.square()).sqrt().amin(1)
+        expected += own[pulses.clean_P[own] | (distance < FARTHEST)].tolist()
+    assert 0 < len(expected) < 125
+    assert torch.equal(used.time_P, pulses.time_P[expected])
+    assert used.segments.num_events == 4
+
+
+def test_without_a_clean_pulse_all_pulses_are_used_as_clean() -> None:
+    used = used_pulses(random_pulses([7], clean_share=0.0))
+    assert used.segments.counts_E.tolist() == [7]
+    assert used.clean_P.all()
+
+
+def test_of_too_many_clean_pulses_no_auxiliary_one_is_used() -> None:
+    pulses = random_pulses([1000, 3], clean_share=0.5)
+    used = used_pulses(pulses)
+    assert used.segments.counts_E[0] == MOST_PULSES
+    assert used.clean_P[:MOST_PULSES].all()
+
+
+def test_of_too_many_pulses_the_auxiliary_ones_nearest_to_clean_ones_are_used() -> None:
+    pulses = random_pulses([4000], clean_share=0.01)
+    used = used_pulses(pulses)
+    num_clean = int(pulses.clean_P.sum())
+    assert used.segments.counts_E.tolist() == [MOST_PULSES]
+    assert int(used.clean_P.sum()) == num_clean
+
+
+GEOMETRY = hex_geometry()
+Event = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
+
+
+def fits(*events: Event, auxiliary: bool = False) -> list[dict[str, float]]:
+    """Fits of events of clean pulses, by name."""
+    found = classical_fits(*columns(*events, auxiliary=auxiliary), GEOMETRY)
+    return [dict(zip(CLASSICAL_FITS, row.tolist(), strict=True)) for row in found]
+
+
+def named(fits_E21: torch.Tensor) -> dict[str, float]:
+    """Fits of one event, by name."""
+    return dict(zip(CLASSICAL_FITS, fits_E21[0].tolist(), strict=True))
+
+
+def columns(*events: Event, auxiliary: bool = False) -> tuple[npt.NDArray[np.generic], ...]:
+    sensor_P, time_P = (np.concatenate(parts) for parts in zip(*events, strict=True))
+    offsets_E1 = np.cumsum([0, *(len(sensor) for sensor, _ in events)])
+    return sensor_P, time_P, np.ones_like(time_P), np.full(len(time_P), auxiliary), offsets_E1
+
+
+def vector(found: dict[str, float], name: str, unit: str = "") -> npt.NDArray[np.float64]:
+    return np.array([found[f"{name}_{axis}{unit}"] for axis in "xyz"])
+
+
+def angle_deg(a_3: npt.NDArray[np.float64], b_3: npt.NDArray[np.float64]) -> float:
+    return float(np.degrees(2 * np.arctan2(np.linalg.norm(a_3 - b_3), np.linalg.norm(a_3 + b_3))))
+
+
+def true_tracks() -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    rng = np.random.default_rng(3)
+    travel = rng.normal(size=(6, 3))
+    return list(
+        zip(travel / np.linalg.norm(travel, axis=1, keepdims=True), rng.uniform(-150, 150, (6, 3)), strict=True)
+    )
+
+
+def test_tracks_are_recovered_from_their_direct_light() -> None:
+    for travel_3, point_3 in true_tracks():
+        found = named(fits_of(near_track(torch.tensor(travel_3).float(), torch.tensor(point_3).float())))
+        assert angle_deg(vector(found, "track"), -travel_3) < 0.4
+        # The fitted point lies on the true track, at the time when the particle was there.
+        apart_3 = vector(found, "track_at", "_m") - point_3
+        along_m = apart_3 @ travel_3
+        assert np.linalg.norm(apart_3 - along_m * travel_3) < 2
+        assert found["track_ns"] == pytest.approx(along_m / LIGHT_SPEED_M_NS, abs=6)
+
+
+def test_point_sources_are_recovered_from_their_direct_light() -> None:
+    for truth_3 in np.random.default_rng(4).uniform(-300, 300, (6, 3)):
+        found = named(fits_of(near_point(torch.tensor(truth_3).float())))
+        assert np.linalg.norm(vector(found, "vertex", "_m") - truth_3) < 1.5
+        assert found["vertex_ns"] == pytest.approx(0, abs=6)
+
+
+def test_tracks_and_point_sources_are_told_apart_by_their_likelihoods() -> None:
+    travel_3, point_3 = (torch.tensor(vector).float() for vector in true_tracks()[0])
+    track, point = named(fits_of(near_track(travel_3, point_3))), named(fits_of(near_point(point_3)))
+    assert track["track_ln_l"] > track["vertex_ln_l"] + 0.5
+    assert point["vertex_ln_l"] > point["track_ln_l"] + 0.2
+
+
+def test_the_line_points_to_the_source_along_the_track() -> None:
+    travel_3, point_3 = true_tracks()[1]
+    event = track_pulses(travel_3, point_3)
+    (found,) = fits(event)
+    assert angle_deg(vector(found, "line"), -travel_3) < 12
+    assert 0.1 < found["line_speed_m_ns"] < 0.5
+    assert angle_deg(classical_fits(*columns(event), GEOMETRY, plain_lines)[0], -travel_3) < 15
+
+
+def test_events_that_tell_little_have_finite_fits() -> None:
+    nothing = (np.zeros(0, np.int16), np.zeros(0, np.float32))
+    one = (np.array([7], np.int16), np.array([1e4], np.float32))
+    one_sensor = (np.full(9, 7, np.int16), np.linspace(0, 900, 9, dtype=np.float32))
+    one_time = (np.arange(9, dtype=np.int16), np.full(9, 5e3, np.float32))
+    for auxiliary in (False, True):
+        found = fits(nothing, one, one_sensor, one_time, nothing, auxiliary=auxiliary)
+        for values in found:
+            assert np.isfinite(list(values.values())).all()
+            assert np.linalg.norm(vector(values, "track")) == pytest.approx(1, abs=1e-5)
+        assert found[0] == {name: float(name in ("line_z", "track_z")) for name in CLASSICAL_FITS}
+
+
+def test_without_charge_the_fits_are_finite() -> None:
+    sensor_P, time_P, charge_P, auxiliary_P, offsets_E1 = columns(track_pulses(*true_tracks()[0]))
+    assert np.isfinite(classical_fits(sensor_P, time_P, 0 * charge_P, auxiliary_P, offsets_E1, GEOMETRY)).all()
+
+
+def test_an_extreme_event_is_fitted() -> None:
+    assert torch.isfinite(fits_of(random_pulses([178_000, 3], clean_share=0.4))).all()
+
+
+def test_the_order_of_the_pulses_of_an_event_does_not_matter() -> None:
+    sensor, time = track_pulses(*true_tracks()[2])
+    order = np.random.default_rng(0).permutation(len(time))
+    found, permuted = fits((sensor, time), (sensor[order], time[order]))
+    assert np.allclose(list(found.values()), list(permuted.values()), rtol=1e-2, atol=0.1)
+    assert angle_deg(vector(found, "track"), vector(permuted, "track")) < 0.05
+
+
+def test_the_fits_of_an_event_do_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [track_pulses(*truth, most=10 + 6 * n) for n, truth in enumerate(true_tracks()[:3])]
+    together = classical_fits(*columns(*events), GEOMETRY)
+    alone = np.concatenate([classical_fits(*columns(event), GEOMETRY) for event in events])
+    monkeypatch.setattr(classical, "_CHUNK_PULSES", 30)
+    in_chunks = classical_fits(*columns(*events), GEOMETRY)
+    for found in (alone, in_chunks):
+        assert np.allclose(found, together, rtol=1e-3, atol=0.05)
+
+
+@pytest.mark.parametrize("sensor", [-1, len(GEOMETRY)])
+def test_a_sensor_that_the_geometry_lacks_is_named(sensor: int) -> None:
+    with pytest.raises(BadInputError, match=f"sensor {sensor}, but the geometry has the sensors 0 to 5459"):
+        fits((np.array([3, sensor, 4], np.int16), np.zeros(3, np.float32)))
+
+
+def test_pulses_on_a_line_give_the_line() -> None:
+    time_P = torch.tensor([-300.0, 0.0, 150.0, 150.0, 600.0])
+    travel_3 = torch.tensor([0.6, 0.0, -0.8])
+    position_P3 = torch.tensor([10.0, 20.0, 30.0]) + 0.25 * time_P.unsqueeze(1) * travel_3
+    lines = line_fits(position_P3, time_P, Segments.from_counts(torch.tensor([5]), 5))
+    assert torch.allclose(lines.travel_E3[0], travel_3, atol=1e-5)
+    assert torch.allclose(lines.speed_E, torch.tensor([0.25]), atol=1e-5)
+    assert torch.allclose(lines.point_E3[0], torch.tensor([10.0, 20.0, 30.0]) + 30 * travel_3, atol=1e-3)
+    assert lines.residual_E.item() < 1e-3
+
+
+def test_the_plain_fit_is_the_least_squares_line() -> None:
+    rng = np.random.default_rng(0)
+    time_P, position_P3 = rng.normal(0, 300, 40), rng.normal(0, 100, (40, 3))
+    slope_3 = np.polyfit(time_P, position_P3, 1)[0]
+    segments = Segments.from_counts(torch.tensor([40]), 40)
+    lines = line_fits(torch.from_numpy(position_P3).float(), torch.from_numpy(time_P).float(), segments, reweightings=0)
+    assert np.allclose(lines.travel_E3[0].numpy() * lines.speed_E.item(), slope_3, rtol=1e-4)
+
+
+def test_weights_make_the_line_robust_against_a_pulse_far_away() -> None:
+    time_P = torch.linspace(-500, 500, 21)
+    position_P3 = 0.3 * time_P.unsqueeze(1) * torch.tensor([1.0, 0.0, 0.0])
+    position_P3[20] = torch.tensor([150.0, 900.0, 0.0])
+    segments = Segments.from_counts(torch.tensor([21]), 21)
+    plain, robust = (line_fits(position_P3, time_P, segments, reweightings=n).travel_E3[0, 0] for n in (0, 2))
+    assert torch.rad2deg(torch.acos(plain)) > 20
+    assert torch.rad2deg(torch.acos(robust)) < 8

@@ -1,0 +1,196 @@
+"""Tests of `icestream seeds`: files with their classical fits."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from direction_files import event_rows, write_direction_file
+
+from common.errors import BadInputError
+from common.files.layout import schema_of
+from workloads.direction import seeds as fits_files
+from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
+from workloads.direction.commands import seeds
+from workloads.direction.fits import classical_fits
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
+
+SCHEMA = schema_of(DIRECTION.with_all_stored())
+COUNTS = (12, 0, 30, 0, 0)  # the second row group has no pulses
+
+
+def write_events(path: Path, seed: int = 0, *, sensor: int = 0, time_ns: float = 1e4) -> None:
+    """A file of five events of random pulses, the first of which is this one."""
+    rows = event_rows(COUNTS, first=100 * seed)
+    rows.particle_columns["sensor"][0], rows.particle_columns["pulses"][0, 0] = sensor, time_ns
+    write_direction_file(path, rows, row_group_rows=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files, and the table of sensors."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    for seed, name in enumerate(("a.parquet", "b.parquet")):
+        write_events(folder / name, seed)
+    write_geometry(folder / GEOMETRY_FILE, hex_geometry())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits that take no time, but in tests that look at them."""
+    if "true_fits" not in request.fixturenames:
+        ones = partial(classical_fits, fit=lambda pulses: torch.ones(pulses.segments.num_events, len(CLASSICAL_FITS)))
+        monkeypatch.setattr(fits_files, "classical_fits", ones)
+
+
+@pytest.fixture
+def true_fits() -> None:
+    """Nothing: see quick_fits."""
+
+
+def run(*arguments: str | Path, processes: int = 1) -> Result:
+    return CliRunner().invoke(seeds, [*map(str, arguments), "--processes", str(processes)])
+
+
+@pytest.mark.usefixtures("true_fits")
+def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run(folder, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "10 events, 84 pulses in 2 files" in result.output
+    assert np.array_equal(read_geometry(out / GEOMETRY_FILE).position_S3, hex_geometry().position_S3)
+    for name in ("a.parquet", "b.parquet"):
+        before, after = pq.ParquetFile(folder / name), pq.ParquetFile(out / name)
+        assert after.schema_arrow == before.schema_arrow
+        sizes = [[file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)] for file in (before, after)]
+        assert sizes == [[3, 2], [3, 2]]
+        old, new = before.read(), after.read()
+        assert new.drop_columns("classical_fits") == old.drop_columns("classical_fits")
+        pulses = old["pulses"].combine_chunks()
+        sensor, time, charge, auxiliary = (
+            pulses.flatten().field(field).to_numpy(zero_copy_only=False) for field in range(4)
+        )
+        offsets = pulses.offsets.to_numpy().astype(np.int64)
+        expected = classical_fits(sensor, time, charge, auxiliary, offsets, hex_geometry())
+        assert np.allclose(np.array(new["classical_fits"].to_pylist()), expected, rtol=1e-3, atol=0.05)
+        assert expected.any(1).all()
+
+
+def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(folder / "a.parquet", "-o", out).exit_code == 0
+    before = (out / "a.parquet").stat().st_mtime_ns
+    result = run(folder, "-o", out)
+    assert result.exit_code == 0
+    assert f"{out / 'a.parquet'} is there: skipped" in result.output
+    assert "5 events" in result.output
+    assert "1 were there" in result.output
+    assert (out / "a.parquet").stat().st_mtime_ns == before
+    forced = run(folder, "-o", out, "--force")
+    assert "10 events" in forced.output
+    assert (out / "a.parquet").stat().st_mtime_ns > before
+
+
+def test_a_write_that_fails_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(fits_files, "classical_fits", fail)
+    assert isinstance(run(folder, "-o", tmp_path / "out").exception, RuntimeError)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [GEOMETRY_FILE]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.usefixtures("true_fits")
+def test_several_processes_write_the_same_files_as_one(folder: Path, tmp_path: Path) -> None:
+    assert run(folder, "-o", tmp_path / "one").exit_code == 0
+    result = run(folder, "-o", tmp_path / "two", processes=2)
+    assert result.exit_code == 0, result.output
+    assert "in 2 processes" in result.output
+    for name in ("a.parquet", "b.parquet"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def refused(*arguments: str | Path) -> str:
+    """Message of the user error that ends the command, and what it printed before."""
+    result = run(*arguments)
+    assert isinstance(result.exception, BadInputError), result.output
+    return f"{result.output}{result.exception}"
+
+
+def test_the_inputs_are_never_replaced(folder: Path) -> None:
+    assert "would be replaced by itself: name another folder with -o" in refused(folder, "-o", folder)
+
+
+def test_a_folder_without_a_table_of_sensors_needs_one_by_name(folder: Path, tmp_path: Path) -> None:
+    (folder / GEOMETRY_FILE).rename(tmp_path / "sensors.csv")
+    assert "no sensor_geometry.csv (positions of the sensors) in" in refused(folder, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert run(folder, "-o", tmp_path / "out", "--geometry", tmp_path / "sensors.csv").exit_code == 0
+
+
+def test_files_of_another_layout_are_told_before_the_table_of_sensors_that_they_lack(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"event_id": [1], "time": [2.0]}), tmp_path / "batch_1.parquet")
+    message = refused(tmp_path, "-o", tmp_path / "out")
+    assert "batch_1.parquet" in message
+    assert GEOMETRY_FILE not in message
+
+
+def test_files_of_two_detectors_or_of_the_same_name_are_not_done_at_once(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_events(other / "a.parquet")
+    write_geometry(other / GEOMETRY_FILE, hex_geometry())
+    assert "would both become" in refused(folder, other, "-o", tmp_path / "out")
+    write_geometry(other / GEOMETRY_FILE, Geometry(hex_geometry().position_S3 + 1))
+    assert "differ: do the files of one detector at a time" in refused(folder, other, "-o", tmp_path / "out")
+
+
+def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(folder / "a.parquet", "-o", out).exit_code == 0
+    write_events(folder / "a.parquet", seed=7)
+    assert "exists, and was not made from" in refused(folder / "a.parquet", "-o", out)
+    assert run(folder / "a.parquet", "-o", out, "--force").exit_code == 0
+    assert pq.read_table(out / "a.parquet")["event_id"][0].as_py() == 700
+    again = run(out / "a.parquet", "-o", tmp_path / "again")  # what is noted in the input is not what the output is of
+    assert again.exit_code == 0
+    assert "1 were there" in run(out / "a.parquet", "-o", tmp_path / "again").output
+
+
+def test_an_output_folder_inside_the_input_is_no_input(folder: Path) -> None:
+    assert run(folder, "-o", folder / "out").exit_code == 0
+    again = run(folder, "-o", folder / "out")
+    assert again.exit_code == 0, again.output
+    assert "0 events" in again.output
+    assert "2 were there" in again.output
+
+
+def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (folder / "aa.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
+    pq.write_table(pa.table({"event_id": [1]}), folder / "ab.parquet")
+    write_events(folder / "ac.parquet", sensor=32_000)
+    write_events(folder / "ad.parquet", time_ns=float("nan"))
+    message = refused(folder, "-o", out)
+    assert "4 of 6 files were not done" in message
+    assert "but the geometry has the sensors 0 to 5459" in message
+    assert "event 0: pulses.time_ns is nan; expected finite numbers" in message
+    for name in ("aa", "ab", "ac", "ad"):
+        assert str(folder / f"{name}.parquet") in message
+    assert sorted(path.name for path in out.iterdir()) == ["a.parquet", "b.parquet", GEOMETRY_FILE]
+
+
+def test_an_input_without_files_is_named(tmp_path: Path) -> None:
+    assert "no such file, or no data file in it" in refused(tmp_path / "none", "-o", tmp_path / "out")
+    message = refused("pelican://osg/a.parquet", "-o", tmp_path / "out")
+    assert "pelican://osg/a.parquet: not a local file" in message

@@ -1,0 +1,214 @@
+"""Metrics of counts, tails and correlations, by hand, and for generators that are wrong in one of them only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+from simulated import drawn_again, real_sample, repeated
+
+from workloads.base.report.metric import Floor, Metric, verdict
+from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64, Sample, resampled
+from workloads.muons.metrics.distances import CountMetrics, IntraEvent, TailMetrics, UniformityKS
+from workloads.muons.metrics.evaluate import DEFINITIONS, Comparison, Measure, floors_of, null_floor
+
+COUNTS = np.array([0, 0, 1, 3])
+GENERATED_COUNTS = np.array([0, 1, 1, 2, 12, 0, 2, 6])
+
+
+def ones(counts_E: np.ndarray) -> np.ndarray:
+    return np.ones((1, len(counts_E)))
+
+
+def count_metrics(real: np.ndarray, generated: np.ndarray) -> dict[str, float]:
+    found = CountMetrics(real, generated)(ones(real), ones(generated))
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def test_each_number_by_hand() -> None:
+    found = count_metrics(COUNTS, GENERATED_COUNTS)
+    # p = 1/2, 1/4, 0, 1/4 at 0, 1, 2, 3; q = 1/4, 1/4, 1/4, 1/8 (6), 1/8 (12).
+    assert found["count_tv"] == pytest.approx((1 / 4 + 0 + 1 / 4 + 1 / 4 + 1 / 8 + 1 / 8) / 2)
+    assert found["count_empty_difference"] == pytest.approx(-1 / 4)
+    assert found["count_mean_ratio"] == pytest.approx((24 / 8) / 1)
+    variance_real, variance_generated = 10 / 4 - 1, (1 + 1 + 4 + 144 + 4 + 36) / 8 - 9
+    assert found["count_fano_ratio"] == pytest.approx((variance_generated / 3) / (variance_real / 1))
+    assert found["count_at_least_2_ratio"] == pytest.approx((4 / 8) / (1 / 4))
+    assert math.isnan(found["count_at_least_4_ratio"])
+    assert math.isnan(found["count_at_least_100_ratio"])
+
+
+def test_distributions_that_do_not_overlap_have_a_total_variation_of_one() -> None:
+    assert count_metrics(np.array([2, 2]), np.array([0, 1]))["count_tv"] == pytest.approx(1.0)
+    same = count_metrics(np.array([1, 2]), np.array([2, 1, 1, 2]))
+    assert same["count_tv"] == same["log10_count_w1"] == same["count_empty_difference"] == 0.0
+    assert same["count_mean_ratio"] == same["count_fano_ratio"] == same["count_at_least_2_ratio"] == 1.0
+
+
+def test_the_distance_from_uniform_is_that_of_kolmogorov_and_smirnov() -> None:
+    u = np.random.default_rng(2).random(500) ** 1.3
+    assert UniformityKS(u)(np.ones((1, 500)))[0] == pytest.approx(kstest(u, "uniform").statistic)
+    assert UniformityKS(np.array([0.5]))(np.ones((1, 1)))[0] == pytest.approx(0.5)
+
+
+def pit_floor(u: np.ndarray, shower: np.ndarray) -> Floor:
+    """Floor of the PIT by 200 bootstraps of these showers."""
+    bootstraps = resampled(shower, 200, np.random.default_rng(6))
+    return null_floor(UniformityKS(u).null(np.ones(len(u)), bootstraps))
+
+
+def test_the_floor_of_the_pit_is_what_uniform_numbers_have() -> None:
+    """Mean and standard deviation of Kolmogorov's distribution, whatever the model's own u."""
+    rng = np.random.default_rng(4)
+    drawn = [UniformityKS(rng.random(2_000))(np.ones((1, 2_000)))[0] for _ in range(200)]
+    for u in (rng.random(2_000), rng.random(2_000) ** 2):
+        floor = pit_floor(u, np.arange(2_000))
+        assert floor.value == pytest.approx(np.mean(drawn), rel=0.08)
+        assert floor.spread == pytest.approx(np.std(drawn), rel=0.25)
+        assert floor.error == pytest.approx(floor.spread / np.sqrt(200))
+
+
+BELOW = "energy_below_cut_share"
+TEV = "energy_above_1_tev_ratio"
+FAR = "radius_above_100_m_ratio"
+
+
+def events_with(*energies_gev: Sequence[float], radius_m: float = 1.0) -> BundleArrays:
+    """Events with these muons."""
+    energy_gev_P = np.array([energy for event in energies_gev for energy in event])
+    num = len(energy_gev_P)
+    return BundleArrays(
+        np.array([len(one) for one in energies_gev]), energy_gev_P, np.full(num, radius_m), np.zeros(num)
+    )
+
+
+def tail_metrics(a: BundleArrays, b: BundleArrays) -> dict[str, float]:
+    found = TailMetrics(a, b)(np.ones((1, len(a))), np.ones((1, len(b))))
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def test_shares_of_muons_by_hand() -> None:
+    real = events_with([2e3] * 10 + [20.0] * 10, [30.0] * 20)
+    generated = events_with([19.0, 20.0], [2e3, 900.0])
+    assert tail_metrics(real, generated) == pytest.approx({TEV: (1 / 4) / (10 / 40), BELOW: 1 / 4})
+    assert tail_metrics(real, events_with([19.0], []))[TEV] == 0.0
+    far = events_with([20.0] * 12, radius_m=101.0)
+    assert tail_metrics(far, far) == {FAR: 1.0, BELOW: 0.0}
+
+
+@cache
+def simulated() -> tuple[Sample, BundleArrays, dict[str, Floor]]:
+    """Real events, those of a perfect generator, and the floors of eight redraws."""
+    real = real_sample(15_000)
+    redraws = [fast_metrics(real, drawn_again(real, 10 + number)) for number in range(8)]
+    return real, drawn_again(real, 4), floors_of(redraws, averaged=1)
+
+
+def fast_metrics(real: Sample, generated: BundleArrays) -> dict[str, float]:
+    """Fast metrics of events for the primaries of the real ones."""
+    everything = np.ones(len(real), np.bool_)
+    paired = Comparison(real, real.with_bundles(generated), everything, everything)
+    ones = np.ones((1, len(real)))
+    return {name: float(of[0]) for measure in paired.moments() for name, of in measure(ones, ones).items()}
+
+
+def caught(generated: BundleArrays) -> set[str]:
+    """Metrics that are not at the floor of the redraws."""
+    real, _, floors = simulated()
+    metrics = {
+        name: Metric.of(DEFINITIONS[name], value, math.nan, floors[name])
+        for name, value in fast_metrics(real, generated).items()
+    }
+    return {name for name, metric in metrics.items() if verdict(metric) != "at floor"}
+
+
+def test_clipped_energies_are_caught_by_the_number_above_ten_tev_and_honest_ones_by_nothing() -> None:
+    _, good, _ = simulated()
+    by_chance = caught(good)
+    assert len(by_chance) <= 1
+    clipped = np.minimum(good.energy_gev_P, np.quantile(good.energy_gev_P, 0.999))
+    found = caught(BundleArrays(good.counts_E, clipped, good.x_m_P, good.y_m_P))
+    assert "energy_above_10_tev_ratio" in found
+    assert found - by_chance <= {"energy_above_10_tev_ratio", "energy_above_30_tev_ratio"}
+
+
+def test_mean_radii_of_large_bundles_that_are_too_much_alike_are_caught_by_their_variance() -> None:
+    """The log10 r of a large bundle is moved halfway to that of all of them: single muons hardly change."""
+    _, good, _ = simulated()
+    counts_F = good.counts_E[good.filled_F]
+    mean_F = good.per_event(good.features["log10_radius"].values) / counts_F
+    large_F = counts_F >= 100
+    factor_F = np.where(large_F, 10 ** ((mean_F[large_F].mean() - mean_F) / 2), 1.0)
+    factor_P = np.repeat(factor_F, counts_F)
+    narrowed = BundleArrays(good.counts_E, good.energy_gev_P, factor_P * good.x_m_P, factor_P * good.y_m_P)
+    assert "mean_log10_radius_variance_ratio_at_least_100" in caught(narrowed)
+
+
+CORRELATION = "energy_radius_correlation_difference"
+WITHIN = "energy_radius_correlation_within_events_difference"
+VARIANCE = "mean_log10_radius_variance_ratio_at_least_20"
+
+
+def bundles_of(counts_E: np.ndarray, log10_energy_P: Float64, log10_radius_P: Float64) -> BundleArrays:
+    x_m_P = 10**log10_radius_P - RADIUS_OFFSET_M
+    return BundleArrays(counts_E, 10**log10_energy_P, x_m_P, np.zeros(len(x_m_P)))
+
+
+def correlations(real: BundleArrays, generated: BundleArrays) -> dict[str, float]:
+    found = IntraEvent(real, generated)(np.ones((1, len(real))), np.ones((1, len(generated))))
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def correlated(num_events: int, slope: float, common: float, seed: int) -> BundleArrays:
+    """Radii fall with the energy inside events; a common part of the energy of an event is no radius' business."""
+    rng = np.random.default_rng(seed)
+    counts_E = rng.integers(0, 30, num_events)
+    inside_P = rng.normal(size=counts_E.sum())
+    log10_radius_P = 1 + slope * inside_P + 0.1 * rng.normal(size=len(inside_P))
+    return bundles_of(
+        counts_E, 3 + inside_P + np.repeat(common * rng.normal(size=num_events), counts_E), log10_radius_P
+    )
+
+
+def test_the_correlation_over_all_muons_is_numpys() -> None:
+    real, generated = correlated(200, -0.1, 0.0, 1), correlated(200, -0.02, 0.5, 2)
+    both = [[one.features[name].values for name in ("log10_energy", "log10_radius")] for one in (real, generated)]
+    expected = [np.corrcoef(*features)[0, 1] for features in both]
+    assert correlations(real, generated)[CORRELATION] == pytest.approx(expected[1] - expected[0])
+
+
+def test_the_correlation_inside_events_does_not_see_what_events_have_in_common() -> None:
+    real, generated = correlated(4_000, -0.1, 0.0, 1), correlated(4_000, -0.1, 2.0, 2)
+    found = correlations(real, generated)
+    assert found[WITHIN] == pytest.approx(0.0, abs=0.01)
+    assert found[CORRELATION] > 0.3
+
+
+def test_the_variance_of_mean_radii_is_that_of_large_events_only() -> None:
+    # Events of 20 muons at log10 r = 0 and 1, and some of 19 far out.
+    counts_E = np.tile([20, 20, 19], 10)
+    log10_energy_P = np.linspace(1, 2, counts_E.sum())
+    real = bundles_of(counts_E, log10_energy_P, np.repeat(np.tile([0.0, 1.0, 5.0], 10), counts_E))
+    nearer = bundles_of(counts_E, log10_energy_P, np.repeat(np.tile([0.5, 1.0, -0.5], 10), counts_E))
+    assert correlations(real, nearer)[VARIANCE] == pytest.approx(0.25)
+    assert correlations(real, nearer)["mean_log10_radius_variance_ratio_at_least_5"] < 0.25
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [lambda a, b: CountMetrics(a.counts_E, b.counts_E), TailMetrics, IntraEvent],
+    ids=["counts", "tails", "correlations"],
+)
+def test_integer_weights_are_repetitions(metrics: Callable[[BundleArrays, BundleArrays], Measure]) -> None:
+    real, generated = correlated(60, -0.1, 0.3, 1), correlated(60, -0.1, 0.3, 2)
+    times = np.random.default_rng(3).integers(1, 4, 60)  # none is left out: the lowest energy stays the cut
+    rows = np.ones((1, 60))
+    many = repeated(real, np.repeat(np.arange(60), times))
+    expected = metrics(many, generated)(np.ones((1, len(many))), rows)
+    weighted = metrics(real, generated)(times[None].astype(np.float64), rows)
+    for name, value_B in expected.items():
+        assert weighted[name] == pytest.approx(value_B, nan_ok=True), name

@@ -1,0 +1,261 @@
+"""The training step of the WGAN, its metrics and alarms, and the events that it generates.
+
+What all models share: test_muon_tasks.py.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from toy_events import make_microbatch, split, toy_batch
+from toy_tasks import CPU, SMALL_WGAN, make_sgd_wgan, make_wgan, weights, without_noise
+
+from common.errors import BadInputError
+from services.trainer.health import Health, HealthLimits, HealthWatch
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext
+from workloads.base.kernels.elementwise import LEAST_SPREAD
+from workloads.base.segments import Segments
+from workloads.muons.models import wgan
+from workloads.muons.models.standardise import NUM_CONDITIONS
+from workloads.muons.models.wgan import ALARMS, WganTask
+from workloads.muons.models.wgan_networks import EnergyScore, ScoreLoss, WganNetworks, moments
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(7)
+
+
+@pytest.mark.parametrize(("shards", "chunk_particles"), [(1, 10), (2, 0)])
+def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
+    monkeypatch: pytest.MonkeyPatch, shards: int, chunk_particles: int
+) -> None:
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
+    whole, parts = make_sgd_wgan(), make_sgd_wgan(chunk_particles=chunk_particles)
+    batch = toy_batch(30)
+
+    expected = whole.step(batch)
+    three = enumerate(split(batch, [5, 14, 11]).microbatches)
+    found = parts.step(Batch(tuple(replace(one, shard=index % shards, number=index) for index, one in three)))
+
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+    for name in ("critic", "generator", "count_head"):
+        for old, new in zip(
+            weights(getattr(whole.networks, name)), weights(getattr(parts.networks, name)), strict=True
+        ):
+            torch.testing.assert_close(new, old, rtol=1e-4, atol=2e-6)
+
+
+def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
+    (full,) = toy_batch(4, counts=[2, 1, 3, 2]).microbatches
+    primary = full.event_columns["primary"]
+    padded = make_microbatch(
+        torch.cat([primary[:2], primary[:1] * 0.5, primary[2:], primary[:1] * 2]),
+        torch.tensor([2, 1, 0, 3, 2, 0]),
+        full.particle_columns["muons"],
+    )
+    without, with_empty = make_wgan(), make_wgan()
+    for task in (without, with_empty):
+        task.observe(Batch((full,)))
+
+    expected = without.step(Batch((full,)))
+    found = with_empty.step(Batch((padded,)))
+
+    for name in ("c_loss", "g_loss", "w_gap", "gp_norm", "critic_grad_norm", "generator_grad_norm"):
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    assert abs(float(found["m_loss"] - expected["m_loss"])) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+@pytest.mark.parametrize("bf16", [False, True])
+def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool
+) -> None:
+    """Graphs and derivatives of torch's compiler, without the C++ behind them."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch.compiler.reset()
+    counters.clear()
+    context = StepContext(CPU, 1, bf16=bf16)
+    plain, compiled = (make_wgan(context, compile=compile).networks for compile in (False, True))
+
+    for num_events in (23, 41):
+        counts_E = torch.arange(num_events) % 7
+        segments = Segments.from_counts(counts_E, int(counts_E.sum()))
+        conditions_EC, features_PF = torch.randn(num_events, NUM_CONDITIONS), torch.randn(segments.num_particles, 2)
+        results = []
+        for networks in (plain, compiled):
+            noise = networks.generator.noise(segments, torch.Generator().manual_seed(5))
+            values = (
+                networks._generate(conditions_EC, segments, noise),
+                networks._raw_scores(features_PF, conditions_EC, segments),
+                networks._slope(features_PF, conditions_EC, segments),
+            )
+            loss = sum((one.square().sum() for one in values), torch.zeros(()))
+            weights = [*networks.generator.parameters(), *networks.critic.parameters()]
+            results.append((*values, *torch.autograd.grad(loss, weights)))
+        for expected, found in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] == 3, "for any number of events"
+
+
+def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+    with pytest.raises(BadInputError, match=r"C\+\+ compiler.*compile = false"):
+        make_wgan(compile=True)
+
+
+def test_the_muons_energy_score_is_a_mean_over_events_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_wgan()
+    generator_loss = task.networks.generator_loss
+
+    def scores_of_one(part: Any, draw: Any) -> tuple[Tensor, EnergyScore]:
+        loss, score = generator_loss(part, draw)
+        return loss, EnergyScore(0 * score.of_muons + part.muons_weight_E.sum(), 0 * score.of_events)
+
+    monkeypatch.setattr(task.networks, "generator_loss", scores_of_one)
+    batch = split(toy_batch(counts=[*range(8)] * 4), [10, 22])
+    assert float(task.step(batch)["energy_score"]) == pytest.approx(3.0)
+    (whole,) = toy_batch(8, counts=[*range(8)]).microbatches
+    expected = sum(size**0.75 for size in range(1, 8))
+    assert float(task.networks.events(whole, torch.Generator()).muons_weight_E.sum()) == pytest.approx(expected)
+
+
+def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_wgan(gp_every=3, critic_steps=2)
+    at = []
+    penalty = task.networks.penalty
+    monkeypatch.setattr(
+        task.networks, "penalty", lambda *arguments: (at.append(task.critic_updates), penalty(*arguments))[1]
+    )
+
+    norms = [float(task.step(toy_batch(seed=seed))["gp_norm"]) for seed in range(4)]
+
+    assert at == [0, 3, 6]
+    assert norms[2] == norms[1]  # updates 4 and 5 have none: the latest is reported
+
+
+def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
+    monkeypatch.setattr(wgan, "score_loss", lambda scores, *_: ScoreLoss(0 * scores.sum(), torch.zeros(2)))
+
+    every, rare = (
+        make_wgan(gp_every=gp_every, critic_steps=1).step(toy_batch())["critic_grad_norm"] for gp_every in (1, 4)
+    )
+
+    assert every > 0
+    torch.testing.assert_close(rare, 4 * every)
+
+
+NO_LIMITS = HealthLimits(*[math.inf] * 6)
+
+
+NORMAL = {"generator_lr": 1e-2, "critic_lr": 1e-2}
+"""Rates for a network of an eighth of the width."""
+QUICK = {name: replace(alarm, steps=alarm.steps // 6) for name, alarm in ALARMS.items()}
+"""The model's limits, judged after a sixth of the steps."""
+
+
+def warnings_of(task: WganTask, steps: int, before: Callable[[int], None] = lambda step: None) -> dict[str, int]:
+    """First step of each metric that was warned about."""
+    watch = HealthWatch(QUICK, NO_LIMITS)
+    found: dict[str, int] = {}
+    for step in range(1, steps + 1):
+        before(step)
+        metrics = {name: float(value) for name, value in task.step(toy_batch(seed=step)).items()}
+        for reason in watch.judge(step, metrics).reasons:
+            found.setdefault(reason.split()[0], step)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "expected"),
+    [
+        (NORMAL, 36, set()),
+        # Scores at their bound; then no gradients, and the generator has none from such a critic.
+        ({"penalty_weight": 0, "critic_lr": 0.05, "energy_score_weight": 0}, 18, {"saturation"}),
+        (
+            {"penalty_weight": 0, "critic_lr": 10.0, "energy_score_weight": 0},
+            8,
+            {"saturation", "critic_grad_norm", "generator_grad_norm"},
+        ),
+        # Far from the slope that the penalty asks for.
+        ({"critic_lr": 0.01, "penalty_weight": 1e-3}, 34, {"gp_norm"}),
+    ],
+    ids=["normal", "saturated", "dead", "steep"],
+)
+def test_a_training_that_goes_wrong_is_warned_about_and_a_normal_one_is_not(
+    settings: dict[str, float], steps: int, expected: set[str]
+) -> None:
+    found = warnings_of(make_wgan(**settings), steps).keys()
+    assert found - {"fake_spread"} == expected  # what was never learned has no spread
+    assert expected or not found
+
+
+def test_a_generator_that_collapses_after_it_had_learned_is_warned_about() -> None:
+    task = make_wgan(**NORMAL)
+
+    def collapse(step: int) -> None:
+        if step > 16:
+            with torch.no_grad():
+                task.networks.generator.muon_network[-1].weight.zero_()
+
+    assert warnings_of(task, 36, collapse) == {"fake_spread": 32}
+
+
+def test_the_spread_is_that_of_all_parts_together() -> None:
+    real, fake = torch.randn(1000, 2), torch.randn(1000, 2) * torch.tensor([0.5, 2.0]) + 3
+    both, all_of_them = torch.stack([real, fake]), torch.ones(1000, 1)
+    whole = LEAST_SPREAD(moments(both, all_of_them))
+    parts = LEAST_SPREAD(moments(both[:, :10], all_of_them[:10]) + moments(both[:, 10:], all_of_them[10:]))
+    assert math.isclose(float(whole), float(fake[:, 0].std() / real[:, 0].std()), rel_tol=1e-3)
+    torch.testing.assert_close(parts, whole)
+    more = torch.cat([both, torch.full((2, 7, 2), 1e3)], 1)
+    assert torch.equal(moments(more, torch.cat([all_of_them, torch.zeros(7, 1)])), moments(both, all_of_them))
+
+
+def test_a_batch_without_muons_breaks_no_series_and_gives_no_warning() -> None:
+    task, watch = make_wgan(), HealthWatch(ALARMS, NO_LIMITS)
+    task.step(toy_batch())
+    hollow = toy_batch(2, counts=[0, 0])
+    verdicts = [watch.judge(step, {k: float(v) for k, v in task.step(hollow).items()}) for step in range(1, 10)]
+    assert {verdict.health for verdict in verdicts} == {Health.HEALTHY}
+
+
+@pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
+def test_generated_events_have_as_many_muons_as_their_counts_say_and_no_more_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch, azimuth: str
+) -> None:
+    task = make_wgan(network={**SMALL_WGAN.model_dump(), "azimuth": azimuth})
+    task.step(toy_batch(counts=[3] * 32))
+    primary_E4 = toy_batch(64).microbatches[0].event_columns["primary"]
+
+    bundles = task.generate(primary_E4)
+
+    assert bundles.counts_E.shape == (64,)
+    assert bundles.muons_P3.shape == (int(bundles.counts_E.sum()), 3)
+    assert bundles.muons_P3.isfinite().all()
+    assert (bundles.muons_P3[:, 0] > 0).all()
+    assert bundles.num_capped == 0
+
+    monkeypatch.setattr(wgan, "MAX_COUNT", 2)
+    with torch.no_grad():
+        task.networks.averaged_count_head.average.output.bias.fill_(4.0)
+    bundles = task.generate(primary_E4)
+    assert bundles.counts_E.max() == 2
+    assert bundles.num_capped > 50

@@ -1,0 +1,362 @@
+"""The networks of the WGAN, the terms of their losses, and muons of a trained one piece by piece."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from native_layers import layers_in_cpp
+from scipy import stats
+from torch import Tensor
+from trained import make_sampler
+
+from workloads.base.device import torch_threads
+from workloads.base.segments import Segments, spread
+from workloads.muons.models import wgan_networks
+from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.count_head import CountMixture, count_cdf, count_nll
+from workloads.muons.models.wgan_networks import (
+    Critic,
+    EnergyScore,
+    Generator,
+    GradientPenalty,
+    WganSampler,
+    between,
+    energy_score,
+    event_summary,
+    event_weight,
+    score_loss,
+)
+
+NUM_FEATURES = 2
+
+
+def ragged(counts: list[int]) -> Segments:
+    return Segments.from_counts(torch.tensor(counts), sum(counts))
+
+
+def inputs(counts: list[int]) -> tuple[Tensor, Tensor, Segments]:
+    """Random features (P, 2), conditions (E, 5) and their segments."""
+    generator = torch.Generator().manual_seed(4)
+    return (
+        torch.randn(sum(counts), NUM_FEATURES, generator=generator),
+        torch.randn(len(counts), 5, generator=generator),
+        ragged(counts),
+    )
+
+
+@pytest.fixture
+def critic() -> Critic:
+    torch.manual_seed(5)
+    return Critic(NUM_FEATURES, WganNetworkConfig(hidden=32))
+
+
+def test_a_score_depends_on_which_muons_an_event_has_and_how_many_but_not_on_their_order(critic: Critic) -> None:
+    features, conditions, segments = inputs([3, 0, 5])
+    scores_E = critic(features, conditions, segments)
+
+    torch.testing.assert_close(critic(features[[2, 0, 1, 7, 3, 5, 4, 6]], conditions, segments), scores_E)
+    exchanged = critic(features[[0, 1, 3, 2, 4, 5, 6, 7]], conditions, segments)
+    twice = critic(features.repeat_interleave(2, 0), conditions, ragged([6, 0, 10]))
+    for other in (exchanged, twice):
+        assert ((other - scores_E)[[0, 2]].abs() > 1e-5).all()
+    assert exchanged[1] == scores_E[1]
+
+
+def test_scores_saturate_at_the_limit_and_raw_scores_do_not(critic: Critic) -> None:
+    features, conditions, segments = inputs([2, 3])
+    with torch.no_grad():
+        critic.output.bias.fill_(1000.0)
+
+    assert critic(features, conditions, segments).max() <= 100
+    assert critic.raw_scores(features, conditions, segments).min() > 900
+    with torch.no_grad():
+        critic.output.bias.fill_(1.0)
+    small = critic.raw_scores(features, conditions, segments)
+    torch.testing.assert_close(critic(features, conditions, segments), small, rtol=1e-3, atol=0)
+
+
+def test_muons_of_one_event_share_its_noise_and_differ_by_their_own() -> None:
+    generator = Generator(NUM_FEATURES, WganNetworkConfig(hidden=16))
+    segments = ragged([2, 2])
+    conditions = torch.zeros(2, 5)
+    z_event, z_muon = generator.noise(segments)
+    same = generator(conditions, segments, (z_event, torch.zeros_like(z_muon)))
+
+    assert same.shape == (4, NUM_FEATURES)
+    assert torch.equal(same[0], same[1])
+    assert not torch.equal(same[1], same[2])
+    different = generator(conditions, segments, (z_event, z_muon))
+    assert not torch.equal(different[0], different[1])
+
+
+def test_the_slope_and_its_gradients_are_those_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wgan_networks, "SCORE_LIMIT", 0.5)  # scores near it, where the bound bends the slope
+    torch.manual_seed(8)
+    critic = Critic(NUM_FEATURES, WganNetworkConfig(hidden=16))
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    features, conditions, segments = inputs([3, 0, 1, 5])
+    features.requires_grad_(True)
+
+    (expected,) = torch.autograd.grad(critic(features, conditions, segments).sum(), features, create_graph=True)
+    found = critic.slope(features, conditions, segments)
+
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn(expected.shape)
+    weights = [features, *critic.parameters()]
+    gradients = [
+        torch.autograd.grad((slope * direction).sum(), weights, materialize_grads=True, retain_graph=True)
+        for slope in (expected, found)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+SLOPE = torch.tensor([2.0, -1.0, 2.0])  # norm 3
+
+
+def penalty_of(slope: Tensor, segments: Segments, **options: bool) -> GradientPenalty:
+    return wgan_networks.gradient_penalty(slope, segments, (segments.counts_E > 0).float(), **options)
+
+
+def slope_of_mean(segments: Segments, factor: float | Tensor = 1.0) -> Tensor:
+    """The slope SLOPE for the leading muon, and SLOPE / √(N (N - 1)) for each of the others.
+
+    Its norm is |SLOPE| for one muon and √2 |SLOPE| for more, however many.
+    """
+    counts_E = segments.counts_E
+    others_E = (counts_E * (counts_E - 1)).clamp_min(1).float().rsqrt().unsqueeze(1)
+    slope = spread(others_E, segments) * SLOPE * factor
+    leading = counts_E[counts_E > 0].cumsum(0) - 1
+    return slope.index_copy(0, leading, (SLOPE * factor).expand(len(leading), -1))
+
+
+def probability(count: int) -> float:
+    """Of the mixture below."""
+    return sum(w * stats.nbinom.pmf(count, k, k / (k + m)) for w, m, k in zip(*MIXTURE, strict=True))
+
+
+MIXTURE = (0.3, 0.7), (2.0, 400.0), (1.5, 40.0)
+"""Weights, means, shapes."""
+
+
+def mixture_of(rows: int) -> CountMixture:
+    return CountMixture(*(torch.tensor([row] * rows).log() for row in MIXTURE))
+
+
+def test_count_nll_adds_the_components_by_weight_and_sums_over_events() -> None:
+    expected = -math.log(probability(3)) - math.log(probability(410))
+    assert float(count_nll(mixture_of(2), torch.tensor([3, 410]))) == pytest.approx(expected, rel=1e-5)
+    above_0 = -sum(math.log(probability(count) / (1 - probability(0))) for count in (1, 2))
+    found = count_nll(mixture_of(3), torch.tensor([1, 0, 2]), zero_truncated=True)
+    assert float(found) == pytest.approx(above_0, rel=1e-5)
+
+
+def test_a_zero_truncated_count_nll_and_its_slope_stay_finite_where_nothing_is_expected() -> None:
+    log_means = torch.tensor([[-12.0]], requires_grad=True)
+    mixture = CountMixture(torch.zeros(1, 1), log_means, torch.zeros(1, 1))
+    nll = count_nll(mixture, torch.tensor([1]), zero_truncated=True)
+    nll.backward()
+    assert bool(nll.isfinite())
+    assert log_means.grad is not None
+    assert bool(log_means.grad.isfinite().all())
+
+
+def test_count_cdf_is_that_of_scipy_and_ends_at_one() -> None:
+    counts = [-1, 0, 25, 100_000]
+    expected = [
+        sum(w * stats.nbinom.cdf(n, k, k / (k + m)) for w, m, k in zip(*MIXTURE, strict=True)) if n >= 0 else 0.0
+        for n in counts
+    ]
+    assert count_cdf(mixture_of(4), torch.tensor(counts)).tolist() == pytest.approx(expected, abs=1e-6)
+    assert expected[-1] == 1.0
+
+
+def test_count_nll_of_a_huge_count_is_not_rounded_away() -> None:
+    mean, shape, count = 1e5, 2000.0, 100_000
+    mixture = CountMixture(*(torch.tensor([[value]]).log() for value in (1.0, mean, shape)))
+
+    expected = -stats.nbinom.logpmf(count, shape, shape / (shape + mean))
+    assert float(count_nll(mixture, torch.tensor([count]))) == pytest.approx(expected, abs=1e-3)
+
+
+def test_critic_and_generator_losses_sum_over_events_with_muons_only() -> None:
+    real, fake = torch.tensor([1.0, 50.0, 2.0]), torch.tensor([4.0, -7.0, 8.0])
+    present = torch.tensor([1.0, 0.0, 1.0])
+
+    signs = torch.cat([-present, present])
+    assert float(score_loss(torch.cat([real, fake]), signs).loss) == pytest.approx((4 - 1) + (8 - 2), rel=0.01)
+    assert float(score_loss(fake, signs[:3]).loss) == pytest.approx(-(4 + 8), rel=0.01)
+
+
+def test_the_leading_muon_counts_as_much_as_the_mean_of_all_others_whatever_the_count() -> None:
+    segments = ragged([1, 4, 0, 100])
+
+    result = penalty_of(slope_of_mean(segments), segments)
+
+    two = 3.0 * math.sqrt(2)
+    torch.testing.assert_close(result.norm, torch.tensor(3.0 + 2 * two))
+    torch.testing.assert_close(result.penalty, torch.tensor((3.0 - 1) ** 2 + 2 * (two - 1) ** 2))
+
+
+def test_a_point_between_two_events_mixes_muons_of_equal_rank() -> None:
+    segments = ragged([2, 0, 1])
+    real = torch.tensor([[1.0, 2.0], [5.0, 1.0], [0.0, 0.0]])
+    fake = torch.tensor([[2.0, 3.0], [9.0, 4.0], [8.0, 8.0]])
+
+    mixed = between(real, fake, segments, torch.tensor([0.5, 0.9, 0.25]))
+
+    torch.testing.assert_close(mixed, torch.tensor([[1.5, 2.5], [7.0, 2.5], [6.0, 6.0]]))
+
+
+SPREAD = torch.tensor(0.5)
+
+
+def segments_of(*counts: int) -> Segments:
+    return Segments.from_counts(torch.tensor(counts), sum(counts))
+
+
+def score_of(generated: list[torch.Tensor], real: torch.Tensor, segments: Segments) -> EnergyScore:
+    present_E = (segments.counts_E > 0).to(real.dtype)
+    weights = event_weight(segments, present_E), present_E
+    return energy_score(torch.stack(generated), real, segments, weights, SPREAD)
+
+
+def test_the_summary_of_an_event_is_that_of_its_muons_by_hand() -> None:
+    features = torch.tensor([[0.0, 1.0], [2.0, 3.0], [-1.0, 0.5]], dtype=torch.float64)
+    found = event_summary(features, segments_of(2, 0, 1), SPREAD)
+    sum_lg_energy = math.log10(10**0.0 + 10 ** (2.0 * 0.5)) / 0.5
+    assert found[0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0, 2.0, sum_lg_energy])
+    assert found[1].tolist() == [0.0] * 6
+    assert found[2].tolist() == pytest.approx([-1.0, 0.5, 1.0, -0.5, -1.0, -1.0])
+
+
+def test_the_score_of_one_muon_by_hand() -> None:
+    one, other, real = (torch.tensor([[value, 0.0]], dtype=torch.float64) for value in (1.0, 4.0, 2.0))
+    # Summary (mean lg E, mean lg r, lg E², lg E lg r, largest, sum): of 1, 4, 2.
+    far = [math.sqrt(3 * (a - b) ** 2 + (a * a - b * b) ** 2) for a, b in ((1, 2), (4, 2), (1, 4))]
+    expected = (far[0] + far[1] - far[2]) / 2
+    found = score_of([one, other], real, segments_of(1))
+    assert found.of_muons.item() == pytest.approx((1 + 2 - 3) / 2, abs=1e-5)
+    assert found.of_events.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_empty_event_has_no_score_and_no_gradient_that_is_not_finite() -> None:
+    one = torch.zeros(2, 2, requires_grad=True)
+    real = torch.zeros(2, 2)
+    score = sum(score_of([one, torch.zeros(2, 2)], real, segments_of(0, 2, 0)))
+    score.backward()
+    assert score.item() == pytest.approx(0.0, abs=1e-5)
+    assert one.grad is not None
+    assert bool(one.grad.isfinite().all())
+    nothing = torch.zeros(0, 2)
+    assert [part.item() for part in score_of([nothing, nothing], nothing, segments_of(0, 0))] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("wrong", ["shifted", "too wide", "correlated", "no common part"])
+def test_a_wrong_distribution_has_a_larger_score_than_the_right_one(wrong: str) -> None:
+    random = torch.Generator().manual_seed(2)
+    num, size = 4000, 6
+    segments = segments_of(*[size] * num)
+
+    def draw(common: float = 0.7) -> torch.Tensor:
+        """Muons of an event share a part of their lg r, as they do of a shower."""
+        own = torch.randn(num * size, 2, generator=random)
+        shared = torch.randn(num, generator=random)[segments.event_P]
+        radius = common * shared + math.sqrt(1 - common**2) * own[:, 1]
+        return torch.stack([own[:, 0], radius], 1)
+
+    def made() -> torch.Tensor:
+        if wrong == "no common part":
+            return draw(0.0)
+        good = draw()
+        if wrong == "correlated":
+            return torch.stack([good[:, 0], 0.6 * good[:, 0] + 0.8 * good[:, 1]], 1)
+        return good + 0.5 if wrong == "shifted" else 1.5 * good
+
+    real = draw()
+    right = score_of([draw(), draw()], real, segments)
+    found = score_of([made(), made()], real, segments)
+    assert found.of_events / num > right.of_events / num + 0.02
+    if wrong != "no common part":  # of single muons, nothing is wrong
+        weight = num * size**0.75
+        assert found.of_muons / weight > right.of_muons / weight + 0.02 / size
+
+
+PRIMARY_E4 = torch.tensor([[1e6, 0.3, 56.0, 1500.0], [3e5, 1.0, 1.0, 2500.0], [9e7, 0.1, 4.0, 1100.0]])
+
+
+def sampler_of(azimuth: str = "symmetric", hidden: int = 24) -> WganSampler:
+    sampler = make_sampler(WganConfig(network=WganNetworkConfig.model_validate({"azimuth": azimuth, "hidden": hidden})))
+    with torch.no_grad():
+        for parameter in sampler.generator.parameters():  # biases, too, must matter
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(parameter))))
+    return sampler
+
+
+def plain(sampler: WganSampler, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+    """One piece, by the modules that were trained."""
+    present = counts_E > 0
+    segments = Segments.from_counts(counts_E[present], int(counts_E.sum()))
+    noise = sampler.generator.noise(segments, random)
+    features_PF = sampler.generator(sampler.standardise.conditions(primary_E4[present]), segments, noise)
+    most = wgan_networks.MAX_DEVIATION
+    return sampler.standardise.muons(features_PF.clamp(-most, most), random)
+
+
+@pytest.mark.process  # a compiler
+@pytest.mark.parametrize(("azimuth", "threads"), [("symmetric", 3), ("learned", 1)])
+def test_layers_in_cpp_give_the_muons_of_torchs_on_any_number_of_threads(azimuth: str, threads: int) -> None:
+    counts_E = torch.randint(0, 9, (120,), generator=torch.Generator().manual_seed(1))
+    counts_E[7] = 500
+    arguments = PRIMARY_E4.repeat(40, 1), counts_E
+    expected = sampler_of(azimuth, hidden=32).draw_muons(*arguments, torch.Generator().manual_seed(5))
+    with layers_in_cpp():
+        alone = sampler_of(azimuth, hidden=32).draw_muons(*arguments, torch.Generator().manual_seed(5))
+        with torch_threads(threads):
+            found = sampler_of(azimuth, hidden=32).draw_muons(*arguments, torch.Generator().manual_seed(5))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found, alone)
+
+
+@pytest.mark.parametrize(("azimuth", "max_deviation"), [("symmetric", 0.5), ("learned", 10.0)])
+def test_pieces_are_the_plain_pass_of_each_piece(
+    monkeypatch: pytest.MonkeyPatch, azimuth: str, max_deviation: float
+) -> None:
+    """Of one random stream: noise of the piece's events, then noise and azimuth of each run of its particles."""
+    monkeypatch.setattr(wgan_networks, "MAX_DEVIATION", max_deviation)
+    monkeypatch.setattr(wgan_networks, "CPU_PIECES", wgan_networks.PieceSizes(events=60, particles=64, counts=64))
+    sampler = sampler_of(azimuth)
+    primary_E4 = PRIMARY_E4.repeat(40, 1)
+    counts_E = torch.randint(0, 9, (120,), generator=torch.Generator().manual_seed(1))
+    counts_E[60:] = torch.arange(60) % 2
+    present = counts_E.nonzero().flatten()
+    fast = sampler.draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(5))
+    random = torch.Generator().manual_seed(5)
+    expected = [plain(sampler, primary_E4[rows], counts_E[rows], random) for rows in present.split(60)]
+    assert len(expected) == 2
+    torch.testing.assert_close(fast, torch.cat(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_an_event_larger_than_a_piece_keeps_its_event_wide_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no noise of their own, all muons of an event are one muon, in whichever piece."""
+    monkeypatch.setattr(wgan_networks, "CPU_PIECES", wgan_networks.PieceSizes(events=8, particles=16, counts=64))
+    sampler = sampler_of()
+    linear = sampler.generator.muon_input.linear
+    with torch.no_grad():
+        linear.weight[:, linear.out_features :] = 0
+    muons_P3 = sampler.draw_muons(PRIMARY_E4[:2], torch.tensor([100, 30]), torch.Generator().manual_seed(5))
+    first, second = muons_P3[:100, 0], muons_P3[100:, 0]
+    torch.testing.assert_close(first, first[:1].expand(100))
+    torch.testing.assert_close(second, second[:1].expand(30))
+    assert not torch.isclose(first[0], second[0])
+
+
+def test_no_muon_and_no_event_are_no_error() -> None:
+    sampler, random = sampler_of(), torch.Generator().manual_seed(5)
+    assert sampler.draw_muons(PRIMARY_E4, torch.zeros(3, dtype=torch.int64), random).shape == (0, 3)
+    assert sampler.draw_muons(PRIMARY_E4[:0], torch.zeros(0, dtype=torch.int64), random).shape == (0, 3)
+    assert sampler.draw_counts(PRIMARY_E4[:0], random).shape == (0,)

@@ -1,1 +1,0 @@
-"""Parts of the command `icestream evaluate` that workloads share."""

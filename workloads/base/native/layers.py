@@ -1,0 +1,443 @@
+"""Layers in C++ as functions of torch, and the library that they are in; torch computes them where it can't be built.
+
+First a layer: linear, normalisation, leaky ReLU, and its pullback. Then two layers over the particles of events: a
+generator's, and a critic's with pooling. Same results as torch's to 1e-6, relative; differentiable once.
+
+Shape suffixes: R rows, P particles, E events, A inputs, D outputs or width, F features.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from common.native import NativeLibrary, NativeSources
+from workloads.base.flops import count_products
+from workloads.base.segments import Segments
+
+_HERE = Path(__file__).parent
+LAYERS = NativeLibrary(
+    NativeSources(
+        "layers",
+        files=(_HERE / "dense.cpp", _HERE / "particles.cpp"),
+        headers=(_HERE / "rows.h",),
+        functions={
+            "dense_forward": "p ll p l ppp ff ppp",
+            "dense_backward": "pppppp ll p l p f ppppp",
+            "pullback_forward": "pppp ll p l p f pp",
+            "pullback_backward": "pppppp ll p l p f pppp",
+            "chain_forward": "p ll p l pp pppp l f pp",
+            "chain_backward": "ppp lll ppp pp l f pppppp",
+            "pooled_forward": "p ll p l ppp pp f pppp f f pppp",
+            "pooled_backward": "ppp p ll p l ppp pp f ppp f ppp ppppppppp",
+            "slope_forward": "pp ll p l ppp pp f ppp f ppp pp",
+            "slope_backward": "ppp ll p l ppp pp f ppp f ppp p ppp pppp",
+        },
+    ),
+    without="layers on the CPU: torch, slower than C++",
+)
+
+
+def used() -> ctypes.CDLL | None:
+    """Library that computes the layers on the CPU, None: torch does."""
+    return LAYERS.used
+
+
+def use() -> bool:
+    """Let the library compute the layers on the CPU from now on; True if it does. Builds it on first use: 3 s."""
+    return LAYERS.use()
+
+
+def use_torch() -> None:
+    """Let torch compute the layers, as before `use`."""
+    LAYERS.used = None
+
+
+_WIDTH = 32
+"""Outputs of a layer are a multiple of this."""
+
+
+def library_for(input_RA: Tensor, weight_DA: Tensor) -> ctypes.CDLL | None:
+    """Library that computes a layer of these tensors, None if torch has to: on a GPU, say, or under autocast."""
+    library = used()
+    if library is None or not (input_RA.is_cpu and input_RA.dtype == weight_DA.dtype == torch.float32):
+        return None
+    if weight_DA.shape[0] % _WIDTH or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return None
+    return library
+
+
+def dense(
+    library: ctypes.CDLL,
+    input_RA: Tensor,
+    weight_DA: Tensor,
+    bias_D: Tensor,
+    norm: torch.nn.LayerNorm | None,
+    leak: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output of a layer, its normalised rows and the inverse of their spreads. (R, A) -> (R, D), (R, D), (R,).
+
+    The last two are empty without a normalisation. Differentiate the normalised rows by `pullback` only: what they pass
+    back is the gradient with respect to the rows before the normalisation.
+    """
+    scale, shift, epsilon = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    found: tuple[Tensor, Tensor, Tensor] = _Dense.apply(
+        input_RA, weight_DA, bias_D, scale, shift, epsilon, leak, library
+    )
+    return found
+
+
+def pullback(
+    library: ctypes.CDLL,
+    slope_RD: Tensor,
+    layer: tuple[Tensor, Tensor, Tensor],
+    weight_DA: Tensor,
+    scale_D: Tensor,
+    leak: float,
+) -> Tensor:
+    """Gradient with respect to a layer's output -> that with respect to its input. (R, D) -> (R, A).
+
+    ``layer``: result of `dense` with normalisation, ``scale_D`` its factors.
+    """
+    output_RD, normal_RD, inverse_R = layer
+    found: Tensor = _Pullback.apply(
+        slope_RD, normal_RD, weight_DA, scale_D, output_RD.detach(), inverse_R, leak, library
+    )
+    return found
+
+
+class _Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input_RA: Tensor,
+        weight_DA: Tensor,
+        bias_D: Tensor,
+        scale_D: Tensor | None,
+        shift_D: Tensor | None,
+        epsilon: float,
+        leak: float,
+        library: ctypes.CDLL,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        input_RA, weight_DA, bias_D = input_RA.contiguous(), weight_DA.contiguous(), bias_D.contiguous()
+        rows, (outputs, inputs) = input_RA.shape[0], weight_DA.shape
+        output_RD = input_RA.new_empty(rows, outputs)
+        normal_RD, inverse_R = input_RA.new_empty(0), input_RA.new_empty(0)
+        if scale_D is not None:
+            normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
+        library.dense_forward(
+            *(address(input_RA), rows, inputs, address(weight_DA), outputs, address(bias_D)),
+            *(address(scale_D), address(shift_D), epsilon, leak, address(normal_RD), address(inverse_R)),
+            address(output_RD),
+        )
+        count_products((rows, inputs, outputs))
+        ctx.save_for_backward(input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R)
+        ctx.leak, ctx.library = leak, library
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(inverse_R)
+        return output_RD, normal_RD, inverse_R
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R = ctx.saved_tensors
+        of_output, of_rows = (None if one is None else one.contiguous() for one in gradients[:2])
+        (rows, inputs), outputs = input_RA.shape, weight_DA.shape[0]
+        to_input = torch.empty_like(input_RA) if ctx.needs_input_grad[0] else None
+        to_bias = input_RA.new_zeros(outputs) if ctx.needs_input_grad[2] else None
+        to_weight = to_scale = to_shift = None
+        if ctx.needs_input_grad[1]:
+            to_weight = torch.empty_like(weight_DA)
+            if scale_D is not None:
+                to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
+        ctx.library.dense_backward(
+            *(address(of_output), address(of_rows), address(input_RA), address(normal_RD), address(inverse_R)),
+            *(address(output_RD), rows, inputs, address(weight_DA), outputs, address(scale_D), ctx.leak),
+            *(address(to_input), address(to_weight), address(to_bias), address(to_scale), address(to_shift)),
+        )
+        count_products(*((rows, inputs, outputs) for one in (to_input, to_weight) if one is not None))
+        return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None
+
+
+class _Pullback(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        slope_RD: Tensor,
+        normal_RD: Tensor,
+        weight_DA: Tensor,
+        scale_D: Tensor,
+        output_RD: Tensor,
+        inverse_R: Tensor,
+        leak: float,
+        library: ctypes.CDLL,
+    ) -> Tensor:
+        slope_RD, weight_DA = slope_RD.contiguous(), weight_DA.contiguous()
+        (rows, outputs), inputs = slope_RD.shape, weight_DA.shape[1]
+        pulled_RD, result_RA = torch.empty_like(slope_RD), slope_RD.new_empty(rows, inputs)
+        library.pullback_forward(
+            *(address(slope_RD), address(normal_RD), address(inverse_R), address(output_RD), rows, inputs),
+            *(address(weight_DA), outputs, address(scale_D), leak, address(pulled_RD), address(result_RA)),
+        )
+        count_products((rows, outputs, inputs))
+        ctx.save_for_backward(slope_RD, normal_RD, weight_DA, scale_D, output_RD, inverse_R, pulled_RD)
+        ctx.leak, ctx.library = leak, library
+        return result_RA
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        slope_RD, normal_RD, weight_DA, scale_D, output_RD, inverse_R, pulled_RD = ctx.saved_tensors
+        of_result = gradients[0].contiguous()
+        (rows, inputs), outputs = of_result.shape, weight_DA.shape[0]
+        to_slope, to_rows = torch.empty_like(slope_RD), torch.empty_like(slope_RD)
+        to_weight, to_scale = torch.empty_like(weight_DA), torch.zeros_like(scale_D)
+        ctx.library.pullback_backward(
+            *(address(of_result), address(slope_RD), address(normal_RD), address(inverse_R)),
+            *(address(output_RD), address(pulled_RD), rows, inputs, address(weight_DA), outputs),
+            *(address(scale_D), ctx.leak, address(to_slope), address(to_rows), address(to_weight)),
+            address(to_scale),
+        )
+        count_products(*2 * [(rows, inputs, outputs)])
+        return to_slope, to_rows, to_weight, to_scale, None, None, None, None
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Address of a tensor's values, None for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def chain(
+    library: ctypes.CDLL,
+    input_PA: Tensor,
+    context_ED: Tensor,
+    segments: Segments,
+    weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    leak: float,
+) -> Tensor:
+    """Output of two layers with leaky ReLU and a linear one. (P, A), (E, D) -> (P, F).
+
+    ``context_ED`` is added before the first activation. ``weights``: (D, A); (D, D), (D,); (F, D), (F,).
+    """
+    is_trained = torch.is_grad_enabled() and any(one.requires_grad for one in (context_ED, *weights))
+    features_PF: Tensor = _Chain.apply(input_PA, context_ED, segments.event_P, *weights, leak, is_trained, library)
+    return features_PF
+
+
+def pooled(
+    library: ctypes.CDLL,
+    input_PA: Tensor,
+    context_ED: Tensor,
+    segments: Segments,
+    first: tuple[Tensor, nn.LayerNorm],
+    second: tuple[Tensor, Tensor, nn.LayerNorm],
+    leak: float,
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Mean and maximum over each event of two layers with normalisation and leaky ReLU. (P, A), (E, D) -> (E, 2 D).
+
+    ``context_ED`` is added before the first normalisation. Weights: (D, A); (D, D), (D,). 0 for an empty event.
+    Then the pullback, which is differentiable once, too: gradient with respect to that -> with respect to the input,
+    (E, 2 D) -> (P, A).
+    """
+    weight_DA, norm1 = first
+    weight_DD, bias_D, norm2 = second
+    input_PA, context_ED, weight_DA = input_PA.contiguous(), context_ED.contiguous(), weight_DA.contiguous()
+    layers = (
+        *(input_PA, context_ED, segments.event_P, segments.counts_E, weight_DA, norm1.weight, norm1.bias),
+        *(weight_DD.contiguous(), norm2.weight, norm2.bias),
+    )
+    numbers = norm1.eps, norm2.eps, leak
+    pooled_ED, rows_2PD, *kept = _Pooled.apply(bias_D, *layers, numbers, library)
+
+    def slope(of_pooled_ED: Tensor) -> Tensor:
+        slope_PA: Tensor = _Slope.apply(of_pooled_ED, rows_2PD, numbers, library, *layers, *kept)
+        return slope_PA
+
+    return pooled_ED, slope
+
+
+class _Chain(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input_PA: Tensor,
+        context_ED: Tensor,
+        event_P: Tensor,
+        weight1_DA: Tensor,
+        weight2_DD: Tensor,
+        bias2_D: Tensor,
+        weight3_FD: Tensor,
+        bias3_F: Tensor,
+        leak: float,
+        is_trained: bool,
+        library: ctypes.CDLL,
+    ) -> Tensor:
+        input_PA, context_ED, weight1_DA = input_PA.contiguous(), context_ED.contiguous(), weight1_DA.contiguous()
+        (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
+        hidden2_PD = input_PA.new_empty(rows, width) if is_trained else None
+        features_PF = input_PA.new_empty(rows, features)
+        library.chain_forward(
+            *(address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED), address(event_P)),
+            *(address(weight2_DD), address(bias2_D), address(weight3_FD), address(bias3_F), features, leak),
+            *(address(hidden2_PD), address(features_PF)),
+        )
+        count_products((rows, inputs, width), (rows, width, width), (rows, width, features))
+        ctx.save_for_backward(input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD)
+        ctx.leak, ctx.library = leak, library
+        return features_PF
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD = ctx.saved_tensors
+        if ctx.needs_input_grad[0]:
+            raise NotImplementedError("the inputs of a chain are noise: there is no gradient with respect to them")
+        of_features = gradients[0].contiguous()
+        (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
+        to_context = torch.zeros_like(context_ED)
+        to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
+        to_bias2, to_weight3 = input_PA.new_zeros(width), torch.zeros_like(weight3_FD)
+        to_bias3 = input_PA.new_zeros(features)
+        ctx.library.chain_backward(
+            *(address(of_features), address(input_PA), address(hidden2_PD), rows, inputs, width, address(weight1_DA)),
+            *(address(context_ED), address(event_P), address(weight2_DD), address(weight3_FD), features, ctx.leak),
+            *(
+                address(to_weight1),
+                address(to_context),
+                address(to_weight2),
+                address(to_bias2),
+                address(to_weight3),
+                address(to_bias3),
+            ),
+        )
+        # Not what is computed again: the first layer.
+        count_products((rows, inputs, width), *2 * [(rows, width, width)], *2 * [(rows, width, features)])
+        return None, to_context, None, to_weight1, to_weight2, to_bias2, to_weight3, to_bias3, None, None, None
+
+
+class _Pooled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        bias2_D: Tensor,
+        input_PA: Tensor,
+        context_ED: Tensor,
+        event_P: Tensor,
+        counts_E: Tensor,
+        weight1_DA: Tensor,
+        scale1_D: Tensor,
+        shift1_D: Tensor,
+        weight2_DD: Tensor,
+        scale2_D: Tensor,
+        shift2_D: Tensor,
+        numbers: tuple[float, float, float],
+        library: ctypes.CDLL,
+    ) -> tuple[Tensor, ...]:
+        (rows, inputs), (events, width) = input_PA.shape, context_ED.shape
+        epsilon1, epsilon2, leak = numbers
+        normal2_PD, inverse2_P = input_PA.new_empty(rows, width), input_PA.new_empty(rows)
+        pooled_ED = input_PA.new_zeros(events, 2 * width)
+        largest_ED = torch.zeros(events, width, dtype=torch.int32)
+        library.pooled_forward(
+            *(address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED), address(event_P)),
+            *(address(counts_E), address(scale1_D), address(shift1_D), epsilon1, address(weight2_DD)),
+            *(address(bias2_D), address(scale2_D), address(shift2_D), epsilon2, leak, address(normal2_PD)),
+            *(address(inverse2_P), address(pooled_ED), address(largest_ED)),
+        )
+        count_products((rows, inputs, width), (rows, width, width))
+        ctx.save_for_backward(
+            *(input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, scale2_D, shift2_D),
+            *(normal2_PD, inverse2_P, largest_ED),
+        )
+        ctx.constants, ctx.library = (epsilon1, leak), library
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(normal2_PD, inverse2_P, largest_ED)
+        # Without memory: only its gradient is used, that with respect to the rows before each normalisation.
+        rows_2PD = input_PA.new_empty(()).expand(2, rows, width)
+        return pooled_ED, rows_2PD, normal2_PD, inverse2_P, largest_ED
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        input_PA, context_ED, _, _, weight1_DA, _, _, weight2_DD, *_ = ctx.saved_tensors
+        (rows, inputs), (events, width) = input_PA.shape, context_ED.shape
+        of_pooled, of_rows = gradients[:2]
+        of_pooled = input_PA.new_zeros(events, 2 * width) if of_pooled is None else of_pooled.contiguous()
+        of_rows1, of_rows2 = (None, None) if of_rows is None else of_rows.contiguous()
+        to_input = torch.empty_like(input_PA) if ctx.needs_input_grad[1] else None
+        to_weight1 = to_context = to_scale1 = to_shift1 = to_weight2 = to_bias2 = to_scale2 = to_shift2 = None
+        if ctx.needs_input_grad[5]:
+            to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
+            to_context = torch.zeros_like(context_ED)
+            to_scale1, to_shift1, to_bias2, to_scale2, to_shift2 = input_PA.new_zeros(5, width).unbind(0)
+        ctx.library.pooled_backward(
+            *map(address, (of_pooled, of_rows1, of_rows2)),
+            *_layers(ctx.saved_tensors, *ctx.constants),
+            *map(address, (to_input, to_weight1, to_context, to_scale1, to_shift1, to_weight2, to_bias2)),
+            *map(address, (to_scale2, to_shift2)),
+        )
+        num_gradients = (to_input is not None) + (to_weight1 is not None)
+        to_hidden = (rows, width, width)
+        count_products(to_hidden, *num_gradients * [(rows, inputs, width)], *[to_hidden][: to_weight2 is not None])
+        return (
+            *(to_bias2, to_input, to_context, None, None, to_weight1, to_scale1, to_shift1, to_weight2, to_scale2),
+            *(to_shift2, None, None),
+        )
+
+
+class _Slope(torch.autograd.Function):
+    """Pullback of `_Pooled`. ``rows_2PD`` gets the gradient with respect to the rows before each normalisation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        of_pooled_ED: Tensor,
+        rows_2PD: Tensor,
+        numbers: tuple[float, float, float],
+        library: ctypes.CDLL,
+        *layers: Tensor,
+    ) -> Tensor:
+        of_pooled_ED, input_PA, width = of_pooled_ED.contiguous(), layers[0], rows_2PD.shape[2]
+        middle_PD, slope_PA = input_PA.new_empty(len(input_PA), width), torch.empty_like(input_PA)
+        ctx.constants, ctx.library = (numbers[0], numbers[2]), library
+        library.slope_forward(
+            address(of_pooled_ED), *_layers(layers, *ctx.constants), address(middle_PD), address(slope_PA)
+        )
+        count_products((len(input_PA), width, width), (*input_PA.shape, width))
+        ctx.save_for_backward(of_pooled_ED, middle_PD, *layers)
+        return slope_PA
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        of_pooled_ED, middle_PD, *layers = ctx.saved_tensors
+        of_slope = gradients[0].contiguous()
+        rows, width = middle_PD.shape
+        to_pooled, to_rows = torch.zeros_like(of_pooled_ED), middle_PD.new_empty(2, rows, width)
+        to_weight1, to_weight2 = torch.empty_like(layers[4]), torch.empty_like(layers[7])
+        to_scale1, to_scale2 = middle_PD.new_zeros(2, width).unbind(0)
+        ctx.library.slope_backward(
+            *(address(of_slope), address(of_pooled_ED), *_layers(layers, *ctx.constants), address(middle_PD)),
+            *map(address, (to_pooled, *to_rows, to_weight1, to_scale1, to_weight2, to_scale2)),
+        )
+        count_products(*2 * [(rows, width, width)], *2 * [(*of_slope.shape, width)])
+        return (
+            *(to_pooled, to_rows, None, None, None, None, None, None, to_weight1, to_scale1, None, to_weight2),
+            *(to_scale2, None, None, None, None),
+        )
+
+
+def _layers(tensors: Sequence[Tensor], epsilon1: float, leak: float) -> tuple[int | float | None, ...]:
+    """Arguments for the layers of `_Pooled` and their results, as the library takes them."""
+    input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, *kept = tensors
+    return (
+        *(address(input_PA), *input_PA.shape, address(weight1_DA), len(weight1_DA)),
+        *map(address, (context_ED, event_P, counts_E, scale1_D, shift1_D)),
+        *(epsilon1, address(weight2_DD), *map(address, kept[:2]), leak, *map(address, kept[2:])),
+    )

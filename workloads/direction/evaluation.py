@@ -1,0 +1,279 @@
+"""Evaluation of predicted directions with files; the frame is workloads.base.report.evaluation.
+
+E events, P pulses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.errors import BadInputError
+from common.slow_progress import SlowProgress
+from common.unit_arrays import UnitArrays
+from workloads.base.device import device_named
+from workloads.base.interface import Front
+from workloads.base.report import evaluation as frame
+from workloads.base.report.evaluation import Evaluation, Measured, Say
+from workloads.base.report.metric import Floor
+from workloads.base.report.page import EvaluationOptions, EvaluationReport, ReportWords
+from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
+from workloads.direction.fits import EventPulses, classical_fits, plain_lines
+from workloads.direction.geometry import ARRAYS, Geometry
+from workloads.direction.metrics import (
+    CALIBRATED,
+    DEFINITIONS,
+    POSTERIOR,
+    Bool,
+    Float64,
+    PredictedEvents,
+    evaluate,
+    unit_and_norm,
+)
+from workloads.direction.models.network import check_same_detector
+from workloads.direction.models.task import TrainedPredictor, load_predictor
+from workloads.direction.plots import pictures
+from workloads.direction.prediction import predicted_vectors
+
+_TRACK = CLASSICAL_FITS.index("track_x")
+_EVENTS_AT_A_TIME = 1000
+
+
+def predicted_events(arrays: UnitArrays, p_E3: Float64, geometry: Geometry) -> PredictedEvents:
+    """Return events of the natural mixture: those that were added to enrich a training are left out."""
+    natural_E = ~np.asarray(arrays.event_columns["enriched"][:, 0], np.bool_)
+    arrays = only(arrays, natural_E)
+    columns = arrays.event_columns
+    direction_E3, kappa_E = unit_and_norm(p_E3[natural_E])
+    return PredictedEvents(
+        direction_E3,
+        kappa_E,
+        unit_and_norm(np.asarray(columns["source_direction"], np.float64))[0],
+        np.array(columns["topology"][:, 0], np.int8),
+        np.array(columns["true_energy"][:, 0], np.float64),
+        clean_sensors(arrays),
+        {
+            "line": unit_and_norm(_fitted(arrays, geometry, plain_lines))[0],
+            "pandel": unit_and_norm(_all_fits(arrays, geometry)[:, _TRACK : _TRACK + 3])[0],
+        },
+    )
+
+
+def clean_sensors(arrays: UnitArrays) -> npt.NDArray[np.int64]:
+    """Return the number of sensors of each event with a pulse that is not auxiliary. (E,)."""
+    num_events = len(arrays.offsets) - 1
+    event_P = np.repeat(np.arange(num_events), np.diff(arrays.offsets))
+    # Pulses are grouped by sensor: a number for each (event, sensor), in order.
+    group_P = np.cumsum(arrays.particle_columns["opens_sensor"][:, 0])
+    clean_P = ~np.asarray(arrays.particle_columns["auxiliary"][:, 0], np.bool_)
+    _, first = np.unique(group_P[clean_P], return_index=True)
+    return np.bincount(event_P[clean_P][first], minlength=num_events)
+
+
+def only(arrays: UnitArrays, chosen_E: Bool) -> UnitArrays:
+    """Return the chosen events, copied; themselves if these are all."""
+    if chosen_E.all():
+        return arrays
+    counts_E = np.diff(arrays.offsets)
+    chosen_P = np.repeat(chosen_E, counts_E)
+    return UnitArrays(
+        np.concatenate([[0], np.cumsum(counts_E[chosen_E])]),
+        np.array([0, int(chosen_E.sum())]),
+        {name: column[chosen_P] for name, column in arrays.particle_columns.items()},
+        {name: column[chosen_E] for name, column in arrays.event_columns.items()},
+    )
+
+
+def _all_fits(arrays: UnitArrays, geometry: Geometry) -> npt.NDArray[np.float32]:
+    """Return classical fits: those of the files, and new ones of events that have none there."""
+    fits_EF = np.array(arrays.event_columns["classical_fits"], np.float32)
+    missing = np.flatnonzero(~fits_EF.any(1))
+    with SlowProgress("classical fits, which `icestream seeds` adds to files: events", len(missing)) as progress:
+        for first in range(0, len(missing), _EVENTS_AT_A_TIME):
+            events = missing[first : first + _EVENTS_AT_A_TIME]
+            chosen_E = np.zeros(len(fits_EF), np.bool_)
+            chosen_E[events] = True
+            fits_EF[events] = _fitted(only(arrays, chosen_E), geometry)
+            progress.advance(len(events))
+    return fits_EF
+
+
+def _fitted(
+    arrays: UnitArrays, geometry: Geometry, fit: Callable[[EventPulses], torch.Tensor] | None = None
+) -> npt.NDArray[np.float32]:
+    """Return the results of a fit of all events, by default those of all classical fits."""
+    columns = arrays.particle_columns
+    time_P, charge_P = (np.ascontiguousarray(values) for values in np.asarray(columns["pulses"]).T)
+    sensor_P = np.asarray(columns["sensor"][:, 0], np.int16)
+    auxiliary_P = np.asarray(columns["auxiliary"][:, 0], np.bool_)
+    return classical_fits(sensor_P, time_P, charge_P, auxiliary_P, arrays.offsets, geometry, fit)
+
+
+# ---- Measured floors.
+
+FLOOR_FILE = "toy_floor.json"
+"""Result of the benchmark, beside this module."""
+
+
+@dataclass(frozen=True)
+class ToyFloor:
+    """Figures of the best possible prediction of the simulator's events, with its standard settings."""
+
+    figures: Mapping[str, Floor]
+    """Floors by the names of metrics."""
+    events: int
+    date: str
+    array: str = "icecube"
+    """Sensors of the detector: a key of workloads.direction.geometry.ARRAYS."""
+
+    @property
+    def note(self) -> str:
+        """Source of the figures."""
+        return (
+            f"floors of angles: posteriors by the simulator's own likelihood of {self.events:,} other events, measured"
+            f" {self.date} by benchmarks/bench_direction_floor.py; the mean of all is known to"
+            f" ± {self.figures['angle_mean_deg'].error:.2f}°"
+        )
+
+
+def read_toy_floor() -> ToyFloor:
+    """Return the floor from the file beside this module."""
+    stored = json.loads(Path(__file__).with_name(FLOOR_FILE).read_text(encoding="utf-8"))
+    figures = {
+        name: Floor(float(one["value"]), float(one["error"]))
+        for name, one in stored["figures"].items()
+        if name in DEFINITIONS
+    }
+    return ToyFloor(figures, int(stored["events"]), str(stored["date"]), str(stored["array"]))
+
+
+# ---- The report.
+
+HEADLINE = (
+    "angle_mean_deg",
+    "angle_median_deg",
+    "angle_68_deg",
+    "track_angle_mean_deg",
+    "cascade_angle_mean_deg",
+    "kappa_pull_mean",
+)
+"""Metrics that are shown first, in this order."""
+
+WORDS = ReportWords(
+    subject="Directions that {checkpoint} ({model}, step {step}) predicts beside the true ones",
+    headline=HEADLINE,
+    sizes={"events": "events", "tracks": "tracks", "cascades": "cascades"},
+    sizes_line="{events:,} events, {tracks:,} tracks, {cascades:,} cascades",
+    about_numbers="Angles are those between the predicted and the true direction; 90° is chance. The length κ of the"
+    " predicted vector is its precision: 2κ(1 - cos θ) has a mean of 2 if it is right and large, and its floor if it is"
+    " right. The <em>floor</em> is what the best possible model would reach: {floor}. Errors are standard deviations"
+    " over bootstraps of events, those of floors the errors of their measurement.",
+    floors={
+        CALIBRATED: "known here for calibration only, from angles drawn with the predicted κ",
+        POSTERIOR: "for calibration from angles drawn with the predicted κ; for angles the posterior by the simulator's"
+        " own likelihood, with the topology and the ice known (see the notes)",
+    },
+    about_plots="Orange: the model; black: truth, or what is expected. Other methods in their own colours. Bands and"
+    " bars are named in the captions.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionOptions(EvaluationOptions):
+    """Validated options of an evaluation. Raises BadInputError."""
+
+    simulated: bool = False
+    """The files were written by the simulator: its floors are those of the report."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.inputs:
+            raise BadInputError("name the files of events with -i")
+
+
+def report(front: Front, say: Say, **options: Any) -> EvaluationReport:
+    """Return the report of an evaluation with these options; see Workload.functions."""
+    return EVALUATION.report(front, DirectionOptions.given(**options), say)
+
+
+def _load(wanted: DirectionOptions, device: torch.device) -> list[TrainedPredictor]:
+    floor = read_toy_floor() if wanted.simulated else None
+    predictor = load_predictor(wanted.checkpoint, device)
+    if floor and not np.array_equal(ARRAYS[floor.array]().position_S3, predictor.position_S3.cpu().numpy()):
+        raise BadInputError(
+            f"--simulated: the smallest possible errors are known for the array {floor.array!r} alone, and the"
+            " model was trained with another detector: leave the option out"
+        )
+    return [predictor]
+
+
+def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPredictor], say: Say) -> Measured:
+    (predictor,) = models
+    floor = read_toy_floor() if wanted.simulated else None
+    events, origin = _predicted(front, wanted, predictor, say)
+    with SlowProgress("comparing", 100, to_text="{} %".format) as progress:
+        report = evaluate(
+            events,
+            bootstraps=wanted.bootstraps,
+            seed=wanted.seed,
+            floors=floor.figures if floor else None,
+            progress=lambda part: progress.reach(int(100 * part), 100),
+        )
+    notes = [*origin.notes, *report.notes]
+    if not (events.energy_gev_E > 0).any():
+        notes.append("the energies are not known: no picture by energy")
+    if not np.isin((0, 1), events.topology_E).all():
+        notes.append("tracks and cascades are not both known: no picture of how κ separates them")
+    if floor:
+        notes.append(floor.note)
+    return Measured(
+        report=replace(report, notes=tuple(notes)),
+        pictures=pictures(events, wanted.seed),
+        origin=origin,
+        about={
+            "simulated": wanted.simulated,
+            "seed": wanted.seed,
+            "bootstraps": wanted.bootstraps,
+            "device": str(device_named(wanted.device)),
+        },
+    )
+
+
+EVALUATION = Evaluation(WORDS, DEFINITIONS, _load, _measure)
+
+
+def _predicted(
+    front: Front, wanted: DirectionOptions, predictor: TrainedPredictor, say: Say
+) -> tuple[PredictedEvents, frame.Origin]:
+    """Return events of files, read with the settings of the training unless the command overrides them."""
+    settings = frame.file_settings(front, wanted, predictor.run)
+    check_same_detector(predictor.position_S3, settings.inputs)
+    with frame.read_events(front, settings, wanted, DIRECTION, [predictor.run]) as files:
+        vectors = predicted_vectors(predictor, files.arrays, settings.stream, device_named(wanted.device))
+        num_read, num_empty = len(vectors.p_E3), sum(tally.empty for tally in files.tallies)
+        if files.arrays.event_columns["enriched"].all():
+            raise BadInputError(f"all {num_read:,} events were added to enrich a training: name files of natural ones")
+        geometry = Geometry(predictor.position_S3.cpu().numpy())
+        events = predicted_events(files.arrays, vectors.p_E3, geometry)
+    notes = []
+    if files.which == "held out":
+        notes.append(
+            f"of the files of the training: only the {predictor.run.held_out:.1%} of the events held out of it"
+        )
+    if added := num_read - len(events):
+        notes.append(f"{added:,} events were added to enrich a training (`enriched`) and are left out")
+    if vectors.num_cut:
+        notes.append(
+            f"{vectors.num_cut:,} events have more than {settings.stream.outlier_above:,} pulses, the limit of the"
+            " training: predicted from so many, the clean and earliest ones"
+        )
+    if num_empty:
+        notes.append(f"{num_empty:,} rows hold no event and were left out")
+    return events, frame.origin_of(settings, files, notes, say)

@@ -1,1 +1,0 @@
-"""Evaluation of predicted directions: events, report, pictures."""

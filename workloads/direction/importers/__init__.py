@@ -1,1 +1,0 @@
-"""Importers of other experiments' files: Kaggle's and GraphNeT's."""

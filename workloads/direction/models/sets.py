@@ -1,0 +1,210 @@
+"""Network of sets: two branches over the sensors of an event, and the product of their distributions.
+
+The product of two von Mises-Fisher distributions is one, and its p is the sum of theirs. The track fit is one expert,
+with a trust that branch B predicts; branch A is the other. Branch A learns from its own loss alone: a gradient through
+the product would teach it nothing where the fit is good already.
+
+Branch A sees the light around the fitted vertex and no track fit: with one it would learn no cascades. Branch B sees
+residuals of the track fit.
+
+Shape suffixes: E events, T sensors, D width, F features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from workloads.base.segments import Segments, pool, spread
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.geometry import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
+from workloads.direction.models.network import (
+    LN_KAPPA,
+    NUM_OF_WAVES,
+    DirectionNetwork,
+    EventInput,
+    Exchange,
+    Prediction,
+    SensorSet,
+    bounded,
+    head,
+    sensor_set,
+    two_layers,
+    waves,
+)
+
+MAX_SENSORS = 96
+"""Most sensors of an event that the branches see: those with clean pulses first, by charge, then those nearest to
+them."""
+HIDDEN, LAYERS = 64, 5
+"""Width of the branch that doesn't know the track fit, and number of its exchanges: the sensors of an event are pooled,
+and the result enters each of them. The figures of docs/explanation/direction.md were measured with these sizes."""
+_TRUST_HIDDEN, _TRUST_LAYERS = 32, 2
+"""Width and exchanges of the branch that weighs and corrects the track fit: it has less to learn than the other."""
+_NUM_FOUND = 6
+"""Features of branch B from the prediction of branch A."""
+NUM_SENSOR_A, NUM_EVENT_A = 23 + 4 * NUM_OF_WAVES, 16
+NUM_SENSOR_B, NUM_EVENT_B = 17 + NUM_OF_WAVES, 22
+
+
+class SetsNetwork(DirectionNetwork):
+    """Branches A (light) and B (trust in the track fit)."""
+
+    needs_fits = True
+
+    def __init__(self, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
+        """``hidden``, ``layers``: of the branch that doesn't know the track fit; others for tests alone."""
+        super().__init__()
+        self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, hidden, layers, 4)
+        self.trust = _Branch(NUM_SENSOR_B, NUM_EVENT_B + _NUM_FOUND, _TRUST_HIDDEN, _TRUST_LAYERS, 5)
+
+    def forward(self, events: EventInput) -> Prediction:
+        """Product of both experts; auxiliary: branch A alone."""
+        inputs = branch_inputs(events)
+        light_E4 = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments).float()
+        light_E3 = light_E4[:, :3] * (3 * light_E4[:, 3:]).clamp(*LN_KAPPA).exp()
+        known_E3, track_E3 = light_E3.detach(), inputs.track_E3
+        events_b_EF = torch.cat([inputs.events_b_EF, _found(known_E3, track_E3)], 1)
+        trust_E5 = self.trust(inputs.sensors_b_TF, events_b_EF, inputs.segments).float()
+        kappa_E1 = (3 * trust_E5[:, :1] + 3).clamp(*LN_KAPPA).exp()
+        # The fit is corrected in units of its own error.
+        fit_E3 = kappa_E1 * track_E3 + kappa_E1.sqrt() * trust_E5[:, 2:]
+        return Prediction(known_E3 * (2 * trust_E5[:, 1:2]).clamp(-6, 3).exp() + fit_E3, auxiliary=(light_E3,))
+
+
+def _found(p_E3: Tensor, track_E3: Tensor) -> Tensor:
+    """Prediction of branch A, beside the track fit. -> (E, 6)."""
+    kappa_E1 = torch.linalg.vector_norm(p_E3, dim=1, keepdim=True).clamp_min(1e-3)
+    unit_E3 = p_E3 / kappa_E1
+    cosine_E1 = (unit_E3 * track_E3).sum(1, keepdim=True)
+    apart_E1 = torch.linalg.vector_norm(unit_E3 - track_E3, dim=1, keepdim=True)
+    return torch.cat([unit_E3, kappa_E1.log() / 3, cosine_E1, apart_E1], 1)
+
+
+class _Branch(nn.Module):
+    """EPiC network: exchange layers, then the outputs of the event."""
+
+    def __init__(self, num_sensor: int, num_event: int, width: int, layers: int, num_outputs: int) -> None:
+        super().__init__()
+        self.sensor_input = two_layers(num_sensor, width)
+        self.event_input = two_layers(num_event, width)
+        self.layers = nn.ModuleList(Exchange(width) for _ in range(layers))
+        self.head = head(2 * width, width, num_outputs)
+
+    def forward(self, sensors_TF: Tensor, events_EF: Tensor, segments: Segments) -> Tensor:
+        """Outputs of each event. (T, F), (E, F) -> (E, outputs)."""
+        sensors_TD, event_ED = self.sensor_input(sensors_TF), self.event_input(events_EF)
+        for layer in self.layers:
+            sensors_TD, event_ED = layer(sensors_TD, event_ED, segments)
+        outputs: Tensor = self.head(torch.cat([event_ED, pool(sensors_TD, segments, ("mean",))], 1))
+        return outputs
+
+
+@dataclass(frozen=True)
+class BranchInputs:
+    """Input of both branches."""
+
+    segments: Segments
+    """Assignment of the chosen sensors to the events."""
+    sensors_a_TF: Tensor
+    events_a_EF: Tensor
+    sensors_b_TF: Tensor
+    events_b_EF: Tensor
+    track_E3: Tensor
+    """Direction of the track fit, a unit vector (0 without one)."""
+
+
+@dataclass(frozen=True)
+class _Around:
+    """Sensors as seen from the fitted vertex."""
+
+    offset_T3: Tensor
+    distance_T1: Tensor
+    delay_T1: Tensor
+    """Time after direct light of the vertex, ns."""
+    light_T1: Tensor
+    """Logarithm of the light that the vertex has sent, from charge and distance."""
+
+
+@torch.no_grad()
+def branch_inputs(events: EventInput) -> BranchInputs:
+    """Features of events with classical fits, float32, at most MAX_SENSORS sensors of each event."""
+    sensors = sensor_set(events, MAX_SENSORS)
+    fits_E = dict(zip(CLASSICAL_FITS, events.fits_EF.split(1, 1), strict=True))
+    track_E3, line_E3 = _vector(fits_E, "track"), _vector(fits_E, "line")
+    vertex_E3 = torch.cat([fits_E[f"vertex_{axis}_m"] for axis in "xyz"], 1)
+    around = _around(sensors, vertex_E3, fits_E["vertex_ns"])
+    line_at_E3 = torch.cat([fits_E[f"line_at_{axis}_m"] for axis in "xyz"], 1)
+    event_E12 = torch.cat(
+        [
+            sensors.summary_E8,
+            3 * fits_E["line_speed_m_ns"],
+            (fits_E["line_residual_m"].abs() + 1).log() - 3,
+            line_at_E3[:, 2:] / 500,
+            torch.linalg.vector_norm(line_at_E3[:, :2], dim=1, keepdim=True) / 500,
+        ],
+        1,
+    )
+    track_ln_l_E1, vertex_ln_l_E1 = fits_E["track_ln_l"], fits_E["vertex_ln_l"]
+    agreement_E1 = (track_E3 * line_E3).sum(1, keepdim=True)
+    events_b = [event_E12, vertex_ln_l_E1, track_ln_l_E1, vertex_ln_l_E1 - track_ln_l_E1]
+    return BranchInputs(
+        segments=sensors.segments,
+        sensors_a_TF=bounded([*_of_light(sensors, around)]),
+        events_a_EF=bounded([event_E12, vertex_ln_l_E1, vertex_E3 / 500]),
+        sensors_b_TF=bounded([*_of_residuals(sensors, around, fits_E, track_E3)]),
+        events_b_EF=bounded([*events_b, track_E3, line_E3, agreement_E1]),
+        track_E3=track_E3,
+    )
+
+
+def _around(sensors: SensorSet, vertex_E3: Tensor, vertex_ns_E1: Tensor) -> _Around:
+    vertex_T3, vertex_ns_T1 = spread(torch.cat([vertex_E3, vertex_ns_E1], 1), sensors.segments).split([3, 1], 1)
+    offset_T3 = sensors.position_T3 - vertex_T3
+    distance_T1 = torch.linalg.vector_norm(offset_T3, dim=1, keepdim=True)
+    ln_light_T1 = sensors.log10_charge_T1 * math.log(10) + distance_T1 / ABSORPTION_M + 1.5 * (distance_T1 / 3).log1p()
+    return _Around(
+        offset_T3=offset_T3,
+        distance_T1=distance_T1,
+        delay_T1=sensors.time_T1 - vertex_ns_T1 - distance_T1 * POINT_DELAY_NS_M,
+        light_T1=(ln_light_T1 - 8) / 3,
+    )
+
+
+def _of_light(sensors: SensorSet, around: _Around) -> list[Tensor]:
+    """Features of branch A: NUM_SENSOR_A columns."""
+    unit_T3 = around.offset_T3 / around.distance_T1.clamp_min(1)
+    return [
+        *(unit_T3, around.light_T1, around.light_T1 * unit_T3),
+        *(sensors.position_T3 / 500, around.offset_T3 / 200, around.distance_T1 / 200),
+        *(sensors.time_T1 / 1000, sensors.log10_charge_T1, sensors.auxiliary_T1 - 0.5),
+        *(sensors.median_T1 / 300, sensors.last_T1 / 1000, sensors.ln_pulses_T1 / 2, sensors.mean_T1 / 300),
+        *(around.delay_T1 / 500, (around.delay_T1 / 20).asinh() / 3),
+        *(waves(sensors.position_T3, 20, 1500), waves(sensors.time_T1, 40, 5000)),
+    ]
+
+
+def _of_residuals(sensors: SensorSet, around: _Around, fits_E: dict[str, Tensor], track_E3: Tensor) -> list[Tensor]:
+    """Features of branch B: NUM_SENSOR_B columns."""
+    at_E3 = torch.cat([fits_E[f"track_at_{axis}_m"] for axis in "xyz"], 1)
+    fit_E7 = torch.cat([at_E3, track_E3, fits_E["track_ns"]], 1)
+    at_T3, track_T3, track_ns_T1 = spread(fit_E7, sensors.segments).split([3, 3, 1], 1)
+    offset_T3 = sensors.position_T3 - at_T3
+    along_T1 = -(offset_T3 * track_T3).sum(1, keepdim=True)  # the particle travels away from the source
+    aside_T3 = offset_T3 + along_T1 * track_T3
+    distance_T1 = torch.linalg.vector_norm(aside_T3, dim=1, keepdim=True)
+    residual_T1 = sensors.time_T1 - track_ns_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * CONE_DELAY_NS_M
+    side_T3, bent_T1 = aside_T3 / distance_T1.clamp_min(1), (residual_T1 / 20).asinh() / 3
+    return [
+        *(along_T1 / 300, distance_T1 / 100, residual_T1 / 300, bent_T1, (residual_T1 / 5).asinh() / 3),
+        *(side_T3, side_T3 * bent_T1, sensors.log10_charge_T1, sensors.auxiliary_T1 - 0.5),
+        *(around.delay_T1 / 500, around.distance_T1 / 200, around.light_T1, sensors.ln_pulses_T1 / 2),
+        waves(residual_T1, 40, 5000),
+    ]
+
+
+def _vector(fits_E: dict[str, Tensor], fit: str) -> Tensor:
+    return torch.cat([fits_E[f"{fit}_{axis}"] for axis in "xyz"], 1)

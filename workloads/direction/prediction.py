@@ -1,0 +1,304 @@
+"""Predicted directions of events in files: work of `icestream predict`, and `icestream.load(run).predict(files)`.
+
+E events, P pulses.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import torch
+
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
+from common.config import MOST_TRAINERS, StreamConfig
+from common.errors import BadInputError
+from common.options import Paths, given_inputs
+from common.paths import require_place
+from common.slow_progress import SlowProgress, no_progress
+from common.unit_arrays import UnitArrays
+from workloads.base.batch import Microbatch
+from workloads.base.checkpoint import TrainedModel, TrainedRun
+from workloads.base.device import device_named
+from workloads.base.interface import FileSettings, Front, OrderedUnit
+from workloads.direction.columns import WITHOUT_TARGET
+from workloads.direction.grouping import best_pulses, group_by_sensor
+from workloads.direction.metrics import azimuth_zenith_rad, unit_and_norm
+from workloads.direction.models.network import check_same_detector
+from workloads.direction.models.task import TrainedPredictor, build_predictor, load_predictor
+
+
+class PredictedVectors(NamedTuple):
+    """Predictions for the events of a unit."""
+
+    p_E3: npt.NDArray[np.float64]
+    """Direction p / |p|, concentration |p|; 0 for an event without pulses."""
+    num_cut: int
+    """Events that were larger than the limit."""
+
+
+def predicted_vectors(
+    predictor: TrainedPredictor, arrays: UnitArrays, stream: StreamConfig, device: torch.device
+) -> PredictedVectors:
+    """Return predictions for all events, in their order. Bounds on what the model sees are those of the ``stream`` of
+    its training: larger events lose their last auxiliary, then their last other pulses."""
+    cut, num_cut = cut_to(arrays, stream.outlier_above)
+    if not len(cut.offsets) - 1:
+        return PredictedVectors(np.zeros((0, 3)), 0)
+    parts = microbatch_of(cut, device).chunks(stream.max_particles)
+    p_E3 = torch.cat([predictor.predict(part) for part in parts]).double().cpu().numpy()
+    p_E3[np.diff(cut.offsets) == 0] = 0.0
+    return PredictedVectors(p_E3, num_cut)
+
+
+def cut_to(arrays: UnitArrays, most: int) -> tuple[UnitArrays, int]:
+    """Events with at most ``most`` pulses each, and the number of events that had more.
+
+    Pulses that are not auxiliary are kept first, of both kinds the earliest. The arrays themselves if none is larger.
+    """
+    counts_E = np.diff(arrays.offsets)
+    num_large = int(np.count_nonzero(counts_E > most))
+    if not num_large:
+        return arrays, 0
+    columns = arrays.particle_columns
+    kept_P = best_pulses(arrays.offsets, columns["pulses"][:, 0], columns["auxiliary"][:, 0], most)
+    cut = replace(
+        arrays,
+        offsets=np.concatenate([[0], np.cumsum(np.minimum(counts_E, most))]),
+        particle_columns={name: column[kept_P] for name, column in columns.items()},
+    )
+    group_by_sensor(cut)  # a sensor may have lost its first pulse
+    return cut, num_large
+
+
+def microbatch_of(arrays: UnitArrays, device: torch.device) -> Microbatch:
+    """All events of a unit, on the device."""
+    return Microbatch(
+        epoch=0,
+        unit=0,
+        index=0,
+        offsets_E1=torch.from_numpy(arrays.offsets).to(device),
+        host_offsets_E1=arrays.offsets,
+        event_columns={name: torch.from_numpy(column).to(device) for name, column in arrays.event_columns.items()},
+        particle_columns={
+            name: torch.from_numpy(column).to(device) for name, column in arrays.particle_columns.items()
+        },
+        num_events=len(arrays.offsets) - 1,
+        num_particles=int(arrays.offsets[-1]),
+    )
+
+
+PARQUET, CSV = ".parquet", ".csv"
+METADATA_KEY = "icestream.predicted"
+"""Key in the Parquet footer for the model of the predictions, as JSON."""
+_ANGLES = [("event_id", pa.int64()), ("azimuth", pa.float64()), ("zenith", pa.float64())]
+TABLE_SCHEMA = pa.schema([*_ANGLES, ("kappa", pa.float64())])
+_SCHEMAS = {PARQUET: TABLE_SCHEMA, CSV: pa.schema(_ANGLES)}
+_HEADER = b"event_id,azimuth,zenith\n"
+
+
+WriteTable = Callable[[pa.Table], None]
+"""Appends rows to a file."""
+
+
+def prediction_table(event_id_E: npt.NDArray[np.int64], p_E3: npt.NDArray[np.float64]) -> pa.Table:
+    """Rows of predictions: angles in radians, azimuth in [0, 2π), zenith in [0, π].
+
+    Without a direction (p = 0, or not finite) all three are 0: κ says so in Parquet; a submission needs numbers.
+    """
+    unit_E3, kappa_E = unit_and_norm(p_E3)
+    unit_E3[kappa_E == 0] = (0.0, 0.0, 1.0)
+    azimuth_E, zenith_E = azimuth_zenith_rad(unit_E3)
+    return pa.table([event_id_E, azimuth_E, zenith_E, kappa_E], schema=_SCHEMAS[PARQUET])
+
+
+def check_output(out: Path, *, force: bool) -> None:
+    """Check that ``out`` can be written, before minutes of work. Raises BadInputError."""
+    if out.suffix not in _SCHEMAS:
+        raise BadInputError(f"{out}: name a file *{PARQUET}, or *{CSV} for Kaggle's submission")
+    if out.is_dir():
+        raise BadInputError(f"{out} is a folder; name a file with -o")
+    if out.exists() and not force:
+        raise BadInputError(f"{out} exists: choose another name, or overwrite it with --force")
+    if not out.parent.is_dir():
+        raise BadInputError(f"{out.parent}: no such folder; make it, or choose another -o")
+    require_place(out)
+
+
+@contextmanager
+def prediction_file(out: Path, model: Mapping[str, object]) -> Iterator[WriteTable]:
+    """File of predictions, by its suffix; ``model`` is kept in the footer of a Parquet file."""
+    with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
+        schema = _SCHEMAS[out.suffix]
+        if out.suffix == PARQUET:
+            schema = schema.with_metadata({METADATA_KEY: json.dumps(dict(model))})
+            with pq.ParquetWriter(part, schema, compression="zstd") as parquet:
+                yield lambda table: parquet.write_table(table.cast(schema))
+            return
+        with part.open("wb") as file:
+            file.write(_HEADER)  # Arrow would put the names in quotes
+            options = pyarrow.csv.WriteOptions(include_header=False)
+            with pyarrow.csv.CSVWriter(file, schema, write_options=options) as submission:
+                yield lambda table: submission.write_table(table.select(schema.names))
+
+
+MOST_PULSES = 1 << 22
+"""Largest event that is read. Kaggle's largest of 132 million has 178,000 pulses."""
+_UNIT_EVENTS = 8192
+_SLOT_MIB = 128.0
+
+
+@dataclass
+class PredictionCounts:
+    """Numbers of events so far."""
+
+    events: int = 0
+    cut: int = 0
+    dropped: int = 0
+    empty: int = 0
+    first_empty: str = ""
+    """First event without a predicted direction."""
+
+    def add(self, unit: OrderedUnit, no_direction: npt.NDArray[np.int64], num_cut: int) -> None:
+        """Count the events of a unit; ``no_direction``: ids of those without a predicted direction."""
+        self.events += len(unit.arrays.offsets) - 1
+        self.cut += num_cut
+        self.empty += len(no_direction)
+        self.dropped += unit.tally.empty
+        if len(no_direction) and not self.first_empty:
+            self.first_empty = f"event {no_direction[0]} of {unit.file}"
+
+    def remarks(self, most_of_event: int) -> Iterator[str]:
+        """Lines about events that were not predicted as all others."""
+        if self.cut:
+            yield (
+                f"{self.cut:,} events with more than {most_of_event:,} pulses, the limit of the training:"
+                " predicted from so many, the clean and earliest ones"
+            )
+        if self.empty:
+            yield (
+                f"{self.empty:,} events without a predicted direction, such as {self.first_empty}:"
+                " azimuth, zenith and kappa 0"
+            )
+        if self.dropped:
+            yield f"{self.dropped:,} rows hold no event (nulls) and were left out"
+
+
+def run_predict(
+    front: Front,
+    *,
+    checkpoint: Path,
+    inputs: tuple[str, ...],
+    out: Path,
+    device: str,
+    threads: int,
+    force: bool,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+) -> list[str]:
+    """Write predictions, and return lines about them. The options are those of the command. Raises BadInputError."""
+    check_output(out, force=force)
+    torch.set_num_threads(threads)
+    place = device_named(device)
+    predictor = load_predictor(checkpoint, place)
+    run = predictor.run
+    settings = front.file_settings(inputs, toml=toml, assignments=assignments, config_json=run.config_json)
+    model = {"model": run.model, "step": run.step, "events_trained": run.events_trained, "config": run.config_digest}
+    counts = PredictionCounts()
+    started_s = time.perf_counter()
+    with prediction_file(out, model) as write:
+        for table in predicted_tables(front, predictor, settings, place, counts, out):
+            write(table)
+    rate = counts.events / max(time.perf_counter() - started_s, 1e-9)
+    source = f"step {run.step:,} of {run.path}"
+    summary = f"{out}: {counts.events:,} events, {rate:,.0f} events/s ({source})"
+    return [summary, *counts.remarks(settings.stream.outlier_above)]
+
+
+def predicted_tables(
+    front: Front,
+    predictor: TrainedPredictor,
+    settings: FileSettings,
+    device: torch.device,
+    counts: PredictionCounts,
+    out: Path | None = None,
+) -> Iterator[pa.Table]:
+    """Predictions of all events in the order of the files, a table a unit; ``counts`` is kept up to date.
+
+    ``settings``: of the files, read as in the training. Raises BadInputError, also if ``out`` is one of the files.
+    """
+    check_same_detector(predictor.position_S3, settings.inputs)
+    stream = settings.stream
+    settings = replace(settings, stream=prediction_stream(stream))
+    with (
+        SlowProgress("predicting", 100, to_text="{} %".format) as progress,
+        front.each_unit(WITHOUT_TARGET.stored_as(settings.source), settings) as units,
+    ):
+        for unit in units:
+            if out is not None and Path(unit.file).resolve() == out.resolve():
+                raise BadInputError(f"{out} is one of the inputs: choose another -o")
+            if unit.tally.outliers:
+                raise BadInputError(
+                    f"{unit.file}: {unit.tally.outliers} events with more than {MOST_PULSES:,} pulses; no detector has "
+                    "such events: import the file again, with a limit on the pulses of an event"
+                )
+            try:
+                p_E3, num_cut = predicted_vectors(predictor, unit.arrays, stream, device)
+            except BadInputError as error:
+                raise BadInputError(f"{unit.file}: {error}") from None
+            event_id_E = np.array(unit.arrays.event_columns["event_id"][:, 0], np.int64)
+            table = prediction_table(event_id_E, p_E3)
+            counts.add(unit, event_id_E[table["kappa"].to_numpy() == 0], num_cut)
+            yield table
+            progress.reach(int(100 * unit.done), 100)
+
+
+def prediction_stream(stream: StreamConfig) -> StreamConfig:
+    """Stream settings of the run for all events in order: none is an outlier, and memory is bounded."""
+    update: dict[str, Any] = {
+        "unit_events": _UNIT_EVENTS,
+        "batch_events": _UNIT_EVENTS * MOST_TRAINERS,
+        "shuffle": False,
+    }
+    update |= {"slot_mib": _SLOT_MIB, "max_particles": MOST_PULSES, "max_particles_per_event": 0, "drop_empty": False}
+    return stream.model_copy(update=update | {"max_squared_particles": 0})
+
+
+class TrainedDirections(TrainedModel):
+    """Trained model of neutrino directions."""
+
+    uses = ("predict",)
+
+    def __init__(self, front: Front, predictor: TrainedPredictor, device: torch.device) -> None:
+        super().__init__(front, predictor.run)
+        self._predictor = predictor
+        self._device = device
+
+    def predict(self, files: Paths) -> pa.Table:
+        """Directions of all events of the files, in their order: event_id, azimuth, zenith (radians, to the source) and
+        the precision kappa, as `icestream predict` writes them.
+
+        ``files``: files, folders, globs or URLs. An event without a predicted direction has kappa 0. Raises
+        BadInputError.
+        """
+        settings = self._front.file_settings(
+            given_inputs(files, "files"), toml=None, assignments=(), config_json=self.run.config_json
+        )
+        tables = predicted_tables(self._front, self._predictor, settings, self._device, PredictionCounts())
+        with no_progress():
+            return pa.concat_tables([TABLE_SCHEMA.empty_table(), *tables])
+
+
+def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedDirections:
+    """Trained model of a run; see Workload.functions."""
+    return TrainedDirections(front, build_predictor(run, task_state, device), device)

@@ -1,1 +1,0 @@
-"""Prediction of the directions of events in files."""

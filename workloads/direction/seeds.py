@@ -1,0 +1,253 @@
+"""Work of `icestream seeds`: copies of files in the converted layout with their column `classical_fits` filled.
+
+Several files at a time, each in its own process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.by_content import plan_file
+from common.files.layout import schema_of, writer_options
+from common.files.parquet.footer import DamagedFooter, footer_digest
+from common.process import PARENT_VARIABLE, end_with_parent
+from workloads.base.dataset import Written, file_progress
+from workloads.direction.columns import DIRECTION
+from workloads.direction.fits import classical_fits
+from workloads.direction.geometry import (
+    GEOMETRY_FILE,
+    Geometry,
+    read_equal_geometries,
+    read_geometry,
+    write_geometry_beside,
+)
+
+_STORED = DIRECTION.with_all_stored()
+_FITS = "classical_fits"
+_STAMP = b"icestream.seeds"
+"""Key of the note in an output that says from what it was made."""
+
+
+@dataclass(frozen=True)
+class FitsJob:
+    """One file to do."""
+
+    source: Path
+    target: Path
+    geometry: Geometry
+
+
+def check_file(path: Path) -> int:
+    """Events of a file in the converted layout. Raises BadInputError that names the file, if it is none."""
+    try:
+        footer, _ = plan_file(path, _STORED, StreamConfig(shuffle=False))  # checks the sizes that the file claims
+        found = pq.read_schema(path)
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise BadInputError(f"{path}: can't be read as Parquet ({error})") from None
+    for field in schema_of(_STORED):
+        if field.name not in found.names or not found.field(field.name).equals(field):
+            raise BadInputError(
+                f"{path}: not in the converted layout (column {field.name}, expected {field.type}): "
+                "write it with `icestream convert` or `icestream simulate` first"
+            )
+    return footer.rows
+
+
+def is_done(job: FitsJob) -> bool:
+    """True if the output is there, made from the source as it is. Raises BadInputError if it is something else."""
+    if not job.target.exists():
+        return False
+    check_file(job.target)
+    if (pq.read_metadata(job.target).metadata or {}).get(_STAMP) != _stamp(job):
+        raise BadInputError(
+            f"{job.target} exists, and was not made from {job.source} as it is: choose another folder, or overwrite it "
+            "with --force"
+        )
+    return True
+
+
+def write_fits(job: FitsJob) -> Written:
+    """Write the target, completely or not at all: the source's rows, row groups and columns, with the fits.
+
+    Raises BadInputError that names the file.
+    """
+    with replacing(job.target, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(job.target)) as part:
+        try:
+            events, pulses = _write(job, part)
+        except BadInputError as error:
+            raise BadInputError(f"{job.source}: {error}") from None
+        except pa.ArrowException as error:
+            raise BadInputError(f"{job.source}: can't be read as Parquet ({error})") from None
+        return Written(1, events, pulses, part.stat().st_size)
+
+
+def _stamp(job: FitsJob) -> bytes:
+    """Note for what the fits are made from: the source and the positions of the sensors. Raises BadInputError."""
+    try:
+        digest = footer_digest(job.source)
+    except (DamagedFooter, OSError) as error:
+        raise BadInputError(f"{job.source}: can't be read as Parquet ({error})") from None
+    sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
+    return f"{digest} with sensors {sensors}".encode()
+
+
+def _write(job: FitsJob, part: Path) -> tuple[int, int]:
+    """Numbers of events and pulses written."""
+    events = pulses = 0
+    with pq.ParquetFile(job.source, page_checksum_verification=True) as source:
+        schema = source.schema_arrow
+        notes = {key: text for key, text in (schema.metadata or {}).items() if key != _STAMP}
+        schema = schema.with_metadata(notes | {_STAMP: _stamp(job)})
+        with pq.ParquetWriter(part, schema, **writer_options(schema, "zstd")) as writer:
+            for group in range(source.num_row_groups):
+                table = source.read_row_group(group, use_threads=False)
+                fits_E21, num_pulses = _fits(table, job.geometry)
+                place = schema.get_field_index(_FITS)
+                offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(fits_E21.shape[1])
+                lists = pa.ListArray.from_arrays(
+                    pa.array(offsets), pa.array(fits_E21.reshape(-1)), type=schema.field(place).type
+                )
+                writer.write_table(table.set_column(place, schema.field(place), lists))
+                events, pulses = events + len(table), pulses + num_pulses
+    return events, pulses
+
+
+def _fits(table: pa.Table, geometry: Geometry) -> tuple[npt.NDArray[np.float32], int]:
+    """Fits of the events of a table, and its number of pulses. Raises BadInputError for values that are none."""
+    lists = table["pulses"].combine_chunks()
+    pulses = lists.flatten()
+    offsets_E1 = lists.offsets.to_numpy().astype(np.int64)
+    time_P, charge_P = (pulses.field(name).to_numpy() for name in ("time_ns", "charge_pe"))
+    for name, values_P in (("time_ns", time_P), ("charge_pe", charge_P)):
+        if not np.isfinite(values_P).all():
+            event = int(np.searchsorted(offsets_E1 - offsets_E1[0], np.flatnonzero(~np.isfinite(values_P))[0], "right"))
+            raise BadInputError(
+                f"event {table['event_id'][event - 1]}: pulses.{name} is {values_P[~np.isfinite(values_P)][0]}; "
+                "expected finite numbers"
+            )
+    fits_E21 = classical_fits(
+        pulses.field("sensor_id").to_numpy(),
+        time_P,
+        charge_P,
+        pulses.field("is_auxiliary").to_numpy(zero_copy_only=False),
+        offsets_E1 - offsets_E1[0],
+        geometry,
+    )
+    return fits_E21, len(pulses)
+
+
+def run_seeds(files: Sequence[Path], out: Path, geometry_file: Path | None, processes: int, *, force: bool) -> str:
+    """Summary of what was written. Files that can't be used are reported, and raise BadInputError at the end."""
+    started_s = time.perf_counter()
+    geometry = _geometry(files, geometry_file)
+    jobs = _jobs(files, out, geometry)
+    out.mkdir(parents=True, exist_ok=True)
+    write_geometry_beside(out, geometry)
+    bad: list[str] = []
+
+    def report(error: BadInputError) -> None:
+        if len(jobs) == 1:
+            raise error
+        bad.append(str(error))
+        click.echo(f"not done: {error}", err=True)
+
+    waiting: list[FitsJob] = []
+    num_events = 0
+    for job in jobs:
+        try:
+            if not force and is_done(job):
+                click.echo(f"{job.target} is there: skipped", err=True)
+                continue
+            num_events += check_file(job.source)
+        except BadInputError as error:
+            report(error)
+        else:
+            waiting.append(job)
+    processes = min(processes, len(waiting))
+    torch.set_num_threads(1)
+    total = Written()
+    with file_progress("seeds", num_events, len(waiting)) as on_file:
+        results = _in_processes(waiting, processes) if processes > 1 else (partial(write_fits, job) for job in waiting)
+        for result in results:
+            try:
+                written = result()
+            except BadInputError as error:
+                report(error)
+            else:
+                total += written
+                on_file(written)
+    if bad:
+        raise BadInputError(f"{len(bad)} of {len(jobs)} files were not done; the first: {bad[0]}")
+    rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)
+    skipped = f", {len(jobs) - len(waiting):,} were there" if len(waiting) < len(jobs) else ""
+    return (
+        f"{out}: {total.num_events:,} events, {total.num_particles:,} pulses in {total.num_files:,} files"
+        f"{skipped}; {rate:,.0f} events/s in {max(processes, 1)} {'process' if processes < 2 else 'processes'}"
+    )
+
+
+def _geometry(files: Sequence[Path], geometry_file: Path | None) -> Geometry:
+    """Table of sensors: the named one, else that beside the files. Raises BadInputError, also for no file of events."""
+    if geometry_file is not None:
+        return read_geometry(geometry_file)
+    places = [folder / GEOMETRY_FILE for folder in dict.fromkeys(file.parent for file in files)]
+    for place in places:
+        if not place.exists():
+            check_file(next(file for file in files if file.parent == place.parent))  # the larger mistake is told first
+            raise BadInputError(
+                f"no {GEOMETRY_FILE} (positions of the sensors) in {place.parent}: copy it there, or name it with "
+                "--geometry"
+            )
+    return read_equal_geometries(places, "do the files of one detector at a time")
+
+
+def _jobs(files: Sequence[Path], out: Path, geometry: Geometry) -> list[FitsJob]:
+    """One job a file. Raises BadInputError for outputs that are inputs, or of the same name."""
+    sources: dict[Path, Path] = {}
+    for file in files:
+        target = out / f"{file.stem}.parquet"
+        if target in sources:
+            raise BadInputError(f"{sources[target]} and {file} would both become {target}: use different folders")
+        if target.exists() and target.samefile(file):
+            raise BadInputError(f"{file} would be replaced by itself: name another folder with -o")
+        sources[target] = file
+    return [FitsJob(source, target, geometry) for target, source in sources.items()]
+
+
+def _in_processes(jobs: Sequence[FitsJob], processes: int) -> Iterator[Callable[[], Written]]:
+    """Results in the order in which they are ready. Spawned: a fork would copy torch's threads' locks."""
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_worker, (os.getpid(),))
+    try:
+        for future in as_completed([pool.submit(write_fits, job) for job in jobs]):
+            yield future.result
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(parent: int) -> None:
+    """One thread; end with the parent, which alone hears Ctrl-C."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[PARENT_VARIABLE] = str(parent)
+    end_with_parent(signal.SIGTERM)

@@ -1,0 +1,788 @@
+"""Simulator of neutrino events with known truth, and the data sets that it writes.
+
+A toy detector records light, noise, local coincidences and a trigger. A track shines along its length in a Cherenkov
+cone, a cascade from one point, most of it near that cone. The ice is the same everywhere.
+
+Data sets are in the converted layout, or in that of Kaggle's contest on IceCube:
+
+    OUT/sensor_geometry.csv                 OUT/sensor_geometry.csv
+    OUT/events_00000.parquet                OUT/train_meta.parquet
+    OUT/events_00001.parquet                OUT/train/batch_1.parquet
+
+Kaggle's batches have one row a pulse, in order of event and time; an event of `train_meta.parquet` names its first and
+last row. Energy and topology have no column there.
+
+A file depends only on the seed, its index and its numbers of events: each can be made alone and in any order. Its
+events of one kind are the same whether or not there are others. Same versions of numpy and pyarrow on the same kind of
+CPU: same bytes. E events, S sensors, P pulses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import log
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import BadInputError
+from common.files.layout import schema_of, to_table, writer_options
+from common.files.rows import RaggedRows, offsets_of
+from common.options import OutputPath
+from common.unit_arrays import Array
+from workloads.base.dataset import (
+    OnFile,
+    Written,
+    check_request,
+    new_file,
+    prepare_folder,
+    share,
+    simulate_shown,
+    write_files,
+    write_tables,
+)
+from workloads.base.random_streams import file_stream
+from workloads.direction.columns import CASCADE, CLASSICAL_FITS, DIRECTION, TRACK
+from workloads.direction.geometry import (
+    ABSORPTION_M,
+    ARRAYS,
+    CONE_DELAY_NS_M,
+    COS_CHERENKOV,
+    GEOMETRY_FILE,
+    LIGHT_SPEED_M_NS,
+    POINT_DELAY_NS_M,
+    SCATTERING_M,
+    SCATTERING_RATE_PER_NS,
+    SENSORS_A_STRING,
+    SIN_CHERENKOV,
+    TAN_CHERENKOV,
+    Geometry,
+    write_geometry,
+)
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+# ---- Light.
+
+SMALLEST_SHAPE = 0.02
+"""Smallest shape of the Gamma distribution of the delay by scattering."""
+JITTER_NS = 3.0
+"""Resolution of a sensor's clock."""
+
+# Amounts of light: chosen, not measured.
+TRACK_LIGHT_PE = 6.0
+"""Photo-electrons in a sensor next to a track of low energy."""
+TRACK_NEAR_M = 8.0
+TRACK_LOSS_GEV = 5e4
+"""Energy at which the light of losses along a track equals its own."""
+TRACK_GEV_PER_M, LONGEST_TRACK_M = 0.25, 1500.0
+CASCADE_LIGHT_PE_PER_GEV = 0.005
+CASCADE_NEAR_M = 3.0
+CASCADE_ISOTROPIC = 0.15
+"""Light in every direction, relative to that at the Cherenkov angle."""
+CASCADE_WIDTH = 3.0
+TRACKS_CASCADE = 0.3
+"""Light of the cascade at the middle of a track, relative to that of a cascade of the same energy."""
+MOST_PE = 400.0
+"""Photo-electrons of one sensor, on average: more saturate it."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Neutrino events before the detector sees them."""
+
+    azimuth_E: Float64
+    """Azimuth of the source, rad."""
+    zenith_E: Float64
+    energy_gev_E: Float64
+    is_track_E: Bool
+    vertex_E3: Float64
+    """Position of the cascade, the middle of a track, m."""
+    brightness_E: Float64
+    """Factor on all light; 1: as from this energy."""
+
+    def __len__(self) -> int:
+        return len(self.energy_gev_E)
+
+    @property
+    def travel_E3(self) -> Float64:
+        """Unit vectors of the direction of travel: away from the source."""
+        sine_E = np.sin(self.zenith_E)
+        return -np.stack([np.cos(self.azimuth_E) * sine_E, np.sin(self.azimuth_E) * sine_E, np.cos(self.zenith_E)], 1)
+
+    def take(self, events: Bool | Int64) -> Truth:
+        """Some of the events."""
+        return Truth(*(getattr(self, field.name)[events] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Light:
+    """Expected photo-electrons in each sensor. float32: ± 1 % for a sensor nearer than 3 m, much less elsewhere."""
+
+    track_TS: Float32
+    """Direct light of the tracks alone: (tracks, S)."""
+    track_event_T: Int64
+    """Event of each row of ``track_TS``."""
+    cascade_ES: Float32
+
+
+def expected_light(truth: Truth, position_S3: Float32) -> Light:
+    """Expected light of all events in all sensors."""
+    travel_E3, vertex_E3 = truth.travel_E3.astype(np.float32), truth.vertex_E3.astype(np.float32)
+    square_S = (position_S3**2).sum(1)
+    along_ES = travel_E3 @ position_S3.T
+    along_ES -= (travel_E3 * vertex_E3).sum(1)[:, None]
+    range2_ES = (-2 * vertex_E3) @ position_S3.T
+    range2_ES += square_S
+    range2_ES += (vertex_E3**2).sum(1)[:, None]
+    np.maximum(range2_ES, 0.01, out=range2_ES)
+    tracks_T = np.flatnonzero(truth.is_track_E)
+    return Light(
+        _track_light(truth.take(truth.is_track_E), along_ES[tracks_T], range2_ES[tracks_T]),
+        tracks_T,
+        _cascade_light(truth, along_ES, range2_ES),
+    )
+
+
+def _track_light(truth: Truth, along_TS: Float32, range2_TS: Float32) -> Float32:
+    """Light of tracks: q exp(-d / absorption) / (1 + d / 8 m) where the cone's origin is on the track.
+
+    d = ρ / sin(Cherenkov angle) is the length of the light's path, ρ the distance to the line.
+    """
+    rho_TS = np.sqrt(np.maximum(range2_TS - along_TS * along_TS, np.float32(0.01)))
+    origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / TAN_CHERENKOV))
+    amount_T = truth.brightness_E * TRACK_LIGHT_PE * (1 + truth.energy_gev_E / TRACK_LOSS_GEV)
+    light_TS = np.exp(rho_TS * np.float32(-1 / (SIN_CHERENKOV * ABSORPTION_M)))
+    light_TS /= 1 + rho_TS * np.float32(1 / (SIN_CHERENKOV * TRACK_NEAR_M))
+    light_TS *= amount_T.astype(np.float32)[:, None]
+    length_T = np.minimum(truth.energy_gev_E / TRACK_GEV_PER_M, LONGEST_TRACK_M)
+    light_TS *= origin_TS < (length_T / 2).astype(np.float32)[:, None]
+    return np.minimum(light_TS, np.float32(MOST_PE), out=light_TS)
+
+
+def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32) -> Float32:
+    """Light of cascades: q exp(-R / absorption) / (1 + R / 3 m)^1.5, times the share at that angle to the direction."""
+    range_ES = np.sqrt(range2_ES)
+    angle_ES = along_ES / np.maximum(range_ES, np.float32(0.1))
+    angle_ES -= np.float32(COS_CHERENKOV)
+    np.abs(angle_ES, out=angle_ES)
+    angle_ES *= np.float32(-CASCADE_WIDTH)
+    np.exp(angle_ES, out=angle_ES)
+    angle_ES += np.float32(CASCADE_ISOTROPIC)
+    near_ES = 1 + range_ES * np.float32(1 / CASCADE_NEAR_M)
+    near_ES *= np.sqrt(near_ES)
+    range_ES *= np.float32(-1 / ABSORPTION_M)
+    light_ES = np.exp(range_ES, out=range_ES)
+    light_ES *= angle_ES
+    light_ES /= near_ES
+    amount_E = truth.brightness_E * CASCADE_LIGHT_PE_PER_GEV * truth.energy_gev_E
+    amount_E = np.where(truth.is_track_E, TRACKS_CASCADE, 1.0) * amount_E
+    light_ES *= amount_E.astype(np.float32)[:, None]
+    return np.minimum(light_ES, np.float32(MOST_PE), out=light_ES)
+
+
+def direct_track_light(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
+    """Time after the vertex (ns) and length (m) of the unscattered path from a track to each pulse's sensor. (P,) each.
+
+    t = l / c + ρ / c · (n_group / sin θ - 1 / tan θ), l the distance along the track, θ the Cherenkov angle.
+    """
+    along_P, range2_P = _seen_from_vertex(truth, event_P, position_P3)
+    rho_P = np.sqrt(np.maximum(range2_P - along_P**2, 0.01))
+    return along_P / LIGHT_SPEED_M_NS + rho_P * CONE_DELAY_NS_M, rho_P / SIN_CHERENKOV
+
+
+def direct_cascade_light(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
+    """Time after the vertex (ns) and length (m) of the straight path from the vertex to each pulse's sensor."""
+    _, range2_P = _seen_from_vertex(truth, event_P, position_P3)
+    range_P = np.sqrt(np.maximum(range2_P, 0.01))
+    return range_P * POINT_DELAY_NS_M, range_P
+
+
+def _seen_from_vertex(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
+    """Distance along the direction of travel, and squared distance."""
+    from_vertex_P3 = position_P3 - truth.vertex_E3[event_P]
+    along_P = (from_vertex_P3 * truth.travel_E3[event_P]).sum(1)
+    return along_P, (from_vertex_P3**2).sum(1)
+
+
+# ---- Events.
+
+VERTEX_M = 450.0
+"""Vertices are uniform in a cube of ± this around the centre."""
+
+NOISE_PER_NS = 500e-9
+"""Noise of a sensor: 500 Hz."""
+NOISE_FROM_NS, NOISE_TO_NS = -2000.0, 4000.0
+"""Time after the vertex in which there is noise."""
+
+COINCIDENCE_NS = 1000.0
+COINCIDENCE_SENSORS = 2
+"""A pulse is clean if a sensor at most this far away on its string has one within COINCIDENCE_NS."""
+
+TRIGGER_PULSES = 8
+"""Clean pulses of an event that is recorded."""
+
+FIRST_CLEAN_NS = 9800.0
+"""Recorded time of the first clean pulse."""
+RECORD_FROM_NS, RECORD_TO_NS = 5000.0, 22000.0
+
+CHARGE_PE, CHARGE_SPREAD_PE, LEAST_CHARGE_PE = 1.0, 0.3, 0.05
+"""Charge of a pulse: mean, standard deviation, and the least one measured."""
+
+_STRING_KEYS = 64
+"""Keys of a string: its sensors and a gap in which no neighbour is found."""
+
+
+@dataclass(frozen=True)
+class EventKind:
+    """Population that events are drawn from: energies log-uniform, directions isotropic."""
+
+    track_share: float
+    """Share of tracks before the trigger, which keeps more tracks than cascades."""
+    energy_min_gev: float
+    energy_max_gev: float
+    brightness: float = 1.0
+    """Factor on all light."""
+    chunk_events: int = 32
+    """Events simulated at once: their arrays should fit the processor's cache."""
+
+
+NATURAL = EventKind(0.5, 1e2, 1e5)
+CASCADES = EventKind(0.0, 1e4, 1e5)
+BRIGHT = EventKind(0.5, 1e4, 1e5, brightness=1500.0, chunk_events=1)
+"""Events of 5,000 to 170,000 pulses, of which Kaggle's largest has 178,000: for tests of limits."""
+
+
+@dataclass(frozen=True)
+class SimulatedEvents:
+    """Recorded events; pulses in the order of event, sensor and time."""
+
+    truth: Truth
+    vertex_ns_E: Float64
+    """Time at the vertex, on the clock of the pulses."""
+    counts_E: Int64
+    """Pulses of each event."""
+    sensor_P: npt.NDArray[np.int16]
+    time_ns_P: Float32
+    """Whole nanoseconds, as in Kaggle's files."""
+    charge_pe_P: Float32
+    auxiliary_P: Bool
+
+    def __len__(self) -> int:
+        return len(self.counts_E)
+
+    def take(self, order_E: Int64) -> SimulatedEvents:
+        """Events in the given order, each with its pulses."""
+        counts_E = self.counts_E[order_E]
+        shift_E = offsets_of(self.counts_E)[:-1][order_E] - offsets_of(counts_E)[:-1]
+        pulse_P = np.arange(int(counts_E.sum())) + np.repeat(shift_E, counts_E)
+        return SimulatedEvents(
+            self.truth.take(order_E),
+            self.vertex_ns_E[order_E],
+            counts_E,
+            self.sensor_P[pulse_P],
+            self.time_ns_P[pulse_P],
+            self.charge_pe_P[pulse_P],
+            self.auxiliary_P[pulse_P],
+        )
+
+
+def joined(pieces: Sequence[SimulatedEvents]) -> SimulatedEvents:
+    """Events of all pieces, in order."""
+
+    def columns(parts: Sequence[Any], names: Iterable[str]) -> Iterator[Any]:
+        return (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+
+    truth = Truth(*columns([piece.truth for piece in pieces], (field.name for field in fields(Truth))))
+    return SimulatedEvents(truth, *columns(pieces, (field.name for field in fields(SimulatedEvents)[1:])))
+
+
+class EndlessEvents:
+    """Endless sequence of events of one kind; the same generator gives the same events, however many are taken."""
+
+    def __init__(self, kind: EventKind, position_S3: Float32, rng: np.random.Generator) -> None:
+        self._kind, self._position_S3, self._rng = kind, position_S3, rng
+        self._rest: list[SimulatedEvents] = []
+
+    def take(self, num_events: int) -> SimulatedEvents:
+        """Next events."""
+        pieces, found = self._rest, sum(map(len, self._rest))
+        while found < num_events:
+            truth = draw_truth(self._kind, self._kind.chunk_events, self._rng)
+            pieces.append(record(truth, self._position_S3, self._rng))
+            found += len(pieces[-1])
+        events = joined(pieces)
+        self._rest = [events.take(np.arange(num_events, found))]
+        return events.take(np.arange(num_events))
+
+
+def draw_truth(kind: EventKind, num_events: int, rng: np.random.Generator) -> Truth:
+    """Independent events of that kind, most of which trigger."""
+    return Truth(
+        azimuth_E=rng.uniform(0.0, 2 * np.pi, num_events),
+        zenith_E=np.arccos(rng.uniform(-1.0, 1.0, num_events)),
+        energy_gev_E=np.exp(rng.uniform(log(kind.energy_min_gev), log(kind.energy_max_gev), num_events)),
+        is_track_E=rng.random(num_events) < kind.track_share,
+        vertex_E3=rng.uniform(-VERTEX_M, VERTEX_M, (num_events, 3)),
+        brightness_E=np.full(num_events, kind.brightness),
+    )
+
+
+def record(truth: Truth, position_S3: Float32, rng: np.random.Generator) -> SimulatedEvents:
+    """Events of ``truth`` that trigger, as recorded."""
+    event_P, sensor_P, time_P = _pulses(truth, position_S3, rng)
+    string_P, place_P = np.divmod(sensor_P, SENSORS_A_STRING)
+    num_strings = len(position_S3) // SENSORS_A_STRING
+    key_P = (event_P * num_strings + string_P) * _STRING_KEYS + place_P
+    order_P, clean_P = _coincidences(key_P, time_P)
+    event_P, sensor_P, time_P = event_P[order_P], sensor_P[order_P], time_P[order_P]
+
+    triggered_E = np.bincount(event_P[clean_P], minlength=len(truth)) >= TRIGGER_PULSES
+    first_E = np.full(len(truth), np.inf)
+    np.minimum.at(first_E, event_P[clean_P], time_P[clean_P])
+    vertex_ns_E = FIRST_CLEAN_NS - first_E
+    time_P = time_P + vertex_ns_E[event_P]
+    kept_P = triggered_E[event_P] & (time_P > RECORD_FROM_NS) & (time_P < RECORD_TO_NS)
+    charge_P = rng.normal(CHARGE_PE, CHARGE_SPREAD_PE, int(kept_P.sum()))
+    return SimulatedEvents(
+        truth=truth.take(triggered_E),
+        vertex_ns_E=vertex_ns_E[triggered_E],
+        counts_E=np.bincount(event_P[kept_P], minlength=len(truth))[triggered_E],
+        sensor_P=sensor_P[kept_P].astype(np.int16),
+        time_ns_P=np.rint(time_P[kept_P]).astype(np.float32),
+        charge_pe_P=np.maximum(charge_P, LEAST_CHARGE_PE).astype(np.float32),
+        auxiliary_P=~clean_P[kept_P],
+    )
+
+
+def _pulses(truth: Truth, position_S3: Float32, rng: np.random.Generator) -> tuple[Int64, Int64, Float64]:
+    """Event, sensor and time after the vertex of each pulse: direct and scattered light, and noise."""
+    light = expected_light(truth, position_S3)
+    num_sensors = len(position_S3)
+
+    def arrivals(
+        event_P: Int64, sensor_P: Int64, direct: Callable[[Truth, Int64, Float32], tuple[Float64, Float64]]
+    ) -> tuple[Int64, Int64, Float64]:
+        direct_ns_P, path_m_P = direct(truth, event_P, position_S3[sensor_P])
+        return event_P, sensor_P, direct_ns_P + _delays_ns(path_m_P, rng)
+
+    row_P, sensor_P = np.divmod(_draw_cells(light.track_TS, rng), num_sensors)
+    track = arrivals(light.track_event_T[row_P], sensor_P, direct_track_light)
+    event_P, sensor_P = np.divmod(_draw_cells(light.cascade_ES, rng), num_sensors)
+    cascade = arrivals(event_P, sensor_P, direct_cascade_light)
+    num_cells = len(truth) * num_sensors
+    num_noise = rng.poisson(num_cells * NOISE_PER_NS * (NOISE_TO_NS - NOISE_FROM_NS))
+    event_P, sensor_P = np.divmod(rng.integers(num_cells, size=num_noise), num_sensors)
+    noise = event_P, sensor_P, rng.uniform(NOISE_FROM_NS, NOISE_TO_NS, num_noise)
+    event, sensor, time = (np.concatenate(parts) for parts in zip(track, cascade, noise, strict=True))
+    return event, sensor, time
+
+
+def _draw_cells(expected: Float32, rng: np.random.Generator) -> Int64:
+    """Flat index of the cell of each photo-electron: a Poisson number in each cell, drawn by their total."""
+    upto = np.cumsum(expected, dtype=np.float64)
+    if not len(upto):
+        return np.zeros(0, np.int64)
+    drawn = rng.random(rng.poisson(upto[-1]))
+    drawn.sort()
+    cells: Int64 = np.searchsorted(upto, drawn * upto[-1], side="right").astype(np.int64)
+    return np.minimum(cells, len(upto) - 1)
+
+
+def _delays_ns(path_m_P: Float64, rng: np.random.Generator) -> Float64:
+    """Delay by scattering: Pandel's gamma distribution (astro-ph/0407044); and the jitter of the clock."""
+    shape_P = np.maximum(path_m_P / SCATTERING_M, SMALLEST_SHAPE)
+    return rng.standard_gamma(shape_P) / SCATTERING_RATE_PER_NS + rng.normal(0.0, JITTER_NS, len(path_m_P))
+
+
+def _coincidences(key_P: Int64, time_P: Float64) -> tuple[Int64, Bool]:
+    """Order of the pulses by sensor and time, and, in that order, True for pulses with a neighbour in time and place.
+
+    ``key_P``: number of the event and sensor, consecutive for neighbours on a string, with a gap between strings.
+    """
+    if not len(time_P):
+        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    # One number for sensor and time: further apart than any coincidence unless the sensor is the same.
+    since_P = time_P - time_P.min()
+    span = since_P.max() + 2 * COINCIDENCE_NS
+    place_P = key_P * span + since_P
+    order_P = np.argsort(place_P, kind="stable")
+    place_P = place_P[order_P]
+    clean_P = np.zeros(len(place_P), np.bool_)
+    for away in range(-COINCIDENCE_SENSORS, COINCIDENCE_SENSORS + 1):
+        if away:
+            there_P = place_P + away * span
+            next_P = np.searchsorted(place_P, there_P - COINCIDENCE_NS, side="right")
+            found_P = place_P[np.minimum(next_P, len(place_P) - 1)]
+            clean_P |= np.abs(found_P - there_P) < COINCIDENCE_NS
+    return order_P, clean_P
+
+
+# ---- Data sets.
+
+ROW_GROUP_EVENTS = 4000
+MOST_BRIGHT_A_ROW_GROUP = 100
+
+KINDS = (NATURAL, CASCADES, BRIGHT)
+_ORDER = len(KINDS)
+"""Key of the random numbers that mix a file's kinds, behind those of the kinds."""
+
+# An event id is seed, file and place in it, of these numbers of bits: 53 in all, exact also as a float64.
+_FILE_BITS, _PLACE_BITS = 16, 21
+_SEEDS = 2**16
+MOST_FILES, MOST_EVENTS_A_FILE = 2**_FILE_BITS, 2**_PLACE_BITS
+
+
+@dataclass(frozen=True)
+class EventsPlan:
+    """Numbers of events and files of a data set. Raises BadInputError."""
+
+    num_events: int
+    """Events of the natural mixture: tracks and cascades."""
+    num_files: int
+    seed: int
+    num_cascades: int = 0
+    """Cascades of high energy added to these, at random places of every file."""
+    num_bright: int = 0
+    """Events of 5,000 to 170,000 pulses added to these, at random places of every file."""
+    array: str = "icecube"
+    """Sensors of the detector: a key of ARRAYS."""
+
+    def __post_init__(self) -> None:
+        check_request(self.num_events, self.num_files, self.seed)
+        for name, number in (("cascades", self.num_cascades), ("bright", self.num_bright)):
+            if number < 0:
+                raise BadInputError(f"{name} = {number}: must not be negative")
+        if self.array not in ARRAYS:
+            raise BadInputError(f"array = {self.array!r}: use one of {', '.join(ARRAYS)}")
+        if self.num_files > MOST_FILES:
+            raise BadInputError(f"files = {self.num_files}: event ids allow at most {MOST_FILES:,}")
+        if self.num_rows(0) > MOST_EVENTS_A_FILE:
+            raise BadInputError(
+                f"{self.num_rows(0):,} events a file: event ids allow at most {MOST_EVENTS_A_FILE:,}; use more files"
+            )
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Positions of the sensors."""
+        return ARRAYS[self.array]()
+
+    def numbers(self, file_index: int) -> tuple[int, ...]:
+        """Events of each kind in one file."""
+        return tuple(
+            share(total, self.num_files, file_index) for total in (self.num_events, self.num_cascades, self.num_bright)
+        )
+
+    def num_rows(self, file_index: int) -> int:
+        """Events in one file."""
+        return sum(self.numbers(file_index))
+
+
+@dataclass(frozen=True)
+class EventRows:
+    """Consecutive events of a file."""
+
+    event_id_E: npt.NDArray[np.int64]
+    added_E: npt.NDArray[np.bool_]
+    """True for events that are not of the natural mixture."""
+    events: SimulatedEvents
+
+    def __len__(self) -> int:
+        return len(self.event_id_E)
+
+
+def file_rows(plan: EventsPlan, file_index: int) -> Iterator[EventRows]:
+    """Events of one file, a row group at a time: the kinds mixed, all orders being equally likely."""
+    position_S3 = plan.geometry.position_S3
+    sources = [
+        EndlessEvents(kind, position_S3, file_stream(plan.seed, file_index, key)) for key, kind in enumerate(KINDS)
+    ]
+    kind_E = np.repeat(np.arange(len(KINDS)), plan.numbers(file_index))
+    file_stream(plan.seed, file_index, _ORDER).shuffle(kind_E)
+    first_id = (((plan.seed % _SEEDS) << _FILE_BITS) + file_index) << _PLACE_BITS
+    start = 0
+    for here_E in _row_groups(kind_E):
+        pieces = [sources[key].take(int(number)) for key, number in enumerate(np.bincount(here_E)) if number]
+        events = joined(pieces)
+        if len(pieces) > 1:
+            # Row i is the next event of its kind.
+            place_E = np.empty(len(here_E), np.int64)
+            place_E[np.argsort(here_E, kind="stable")] = np.arange(len(here_E))
+            events = events.take(place_E)
+        event_id_E = first_id + np.arange(start, start + len(here_E), dtype=np.int64)
+        yield EventRows(event_id_E, here_E != KINDS.index(NATURAL), events)
+        start += len(here_E)
+
+
+def _row_groups(kind_E: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Kinds of the events of each row group. A bright event counts as many: a row group is held in memory."""
+    counted_E = np.cumsum(np.where(kind_E == KINDS.index(BRIGHT), ROW_GROUP_EVENTS // MOST_BRIGHT_A_ROW_GROUP, 1))
+    return np.split(kind_E, np.flatnonzero(np.diff((counted_E - 1) // ROW_GROUP_EVENTS)) + 1)
+
+
+OWN_FILE = re.compile(
+    rf"(events_\d+\.parquet|batch_\d+\.parquet|train_meta\.parquet|{re.escape(GEOMETRY_FILE)})(\.part)?"
+)
+OWN_FOLDER = re.compile("train")
+KAGGLE_FILE = re.compile(r"(batch_\d+|train_meta)\.parquet")
+SIMULATED = b"icestream.simulated"
+"""Key of the note in files with the names of Kaggle's: nobody else's are ever removed."""
+_STORED = DIRECTION.with_all_stored()
+
+
+def write_sample(folder: Path, events: int, seed: int) -> None:
+    """Write one file of events of the natural mixture, with their classical fits: each model can learn from it."""
+    from workloads.direction.seeds import FitsJob, write_fits  # torch
+
+    plan = EventsPlan(events, 1, seed)
+    write_dataset(folder, plan, overwrite=True)
+    path = folder / file_name(0)
+    write_fits(FitsJob(path, path, plan.geometry))
+
+
+def write_dataset(out: Path, plan: EventsPlan, *, overwrite: bool = False, on_file: OnFile | None = None) -> Written:
+    """Write all files; ``on_file`` gets the numbers of each once it is complete.
+
+    Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
+    writer, which are removed first.
+    """
+    prepare(out, plan, overwrite=overwrite)
+    return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index), on_file)
+
+
+def prepare(out: Path, plan: EventsPlan, *, overwrite: bool) -> None:
+    """Make ``out`` a directory with the table of sensors alone. Raises BadInputError."""
+    if overwrite:
+        _check_simulated(out)
+    prepare_folder(
+        out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="simulated neutrino events"
+    )
+    write_geometry(out / GEOMETRY_FILE, plan.geometry)
+
+
+def _check_simulated(out: Path) -> None:
+    """Check that files with names of Kaggle's were simulated. Raises BadInputError that names one that wasn't."""
+    for path in sorted(out.rglob("*.parquet")):
+        if KAGGLE_FILE.fullmatch(path.name):
+            try:
+                notes = pq.read_metadata(path).metadata or {}
+            except (pa.ArrowException, OSError):
+                notes = {}
+            if SIMULATED not in notes:
+                raise BadInputError(f"{path} was not simulated: choose another directory, or remove it yourself")
+
+
+def file_name(file_index: int) -> str:
+    """Name of one file."""
+    return f"events_{file_index:05d}.parquet"
+
+
+def write_file(path: Path, plan: EventsPlan, file_index: int) -> Written:
+    """Write one file of the data set, completely or not at all."""
+    schema = schema_of(_STORED)
+    tables = ((table_of(rows), len(rows), len(rows.events.sensor_P)) for rows in file_rows(plan, file_index))
+    return write_tables(path, schema, tables, ROW_GROUP_EVENTS, **writer_options(schema, "zstd"))
+
+
+def table_of(rows: EventRows) -> pa.Table:
+    """Rows in the converted layout. The classical fits are zeros: not computed."""
+    events, truth = rows.events, rows.events.truth
+    event_columns: dict[str, Array] = {
+        "event_id": rows.event_id_E[:, None],
+        "arrival": np.stack([truth.azimuth_E, truth.zenith_E], 1).astype(np.float32),
+        "true_energy": truth.energy_gev_E.astype(np.float32)[:, None],
+        "topology": np.where(truth.is_track_E, TRACK, CASCADE).astype(np.int8)[:, None],
+        "enriched": rows.added_E[:, None],
+        "classical_fits": np.zeros((len(rows), len(CLASSICAL_FITS)), np.float32),
+    }
+    pulse_columns: dict[str, Array] = {
+        "pulses": np.stack([events.time_ns_P, events.charge_pe_P], 1),
+        "sensor": events.sensor_P[:, None],
+        "auxiliary": events.auxiliary_P[:, None],
+    }
+    nothing = pa.table({})
+    pieces = [RaggedRows(events.counts_E, event_columns, pulse_columns, np.zeros(0, np.int64), nothing)]
+    return to_table(pieces, _STORED)
+
+
+# ---- The layout of the contest.
+
+PULSES = {"sensor_id": "int16", "time": "int64", "charge": "float64", "auxiliary": "bool", "event_id": "int64"}
+"""Columns of a batch; pandas reads the last one as its index."""
+
+META_SCHEMA = pa.schema(
+    [
+        ("batch_id", pa.int64()),
+        ("event_id", pa.int64()),
+        ("first_pulse_index", pa.int64()),
+        ("last_pulse_index", pa.int64()),
+        ("azimuth", pa.float64()),
+        ("zenith", pa.float64()),
+    ],
+    metadata={SIMULATED: "1"},
+)
+
+
+def _pulses_schema() -> pa.Schema:
+    """Columns of a batch, with the note by which pandas recognises its index."""
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind, "metadata": None}
+        for name, kind in PULSES.items()
+    ]
+    note = {"index_columns": ["event_id"], "column_indexes": [], "columns": columns, "pandas_version": "1.5.3"}
+    fields = [(name, pa.from_numpy_dtype(np.dtype(kind))) for name, kind in PULSES.items()]
+    return pa.schema(fields, metadata={"pandas": json.dumps(note), SIMULATED.decode(): "1"})
+
+
+PULSES_SCHEMA = _pulses_schema()
+
+
+def write_kaggle_dataset(
+    out: Path, plan: EventsPlan, *, overwrite: bool = False, on_file: OnFile | None = None
+) -> Written:
+    """Write all batches and the table of their events; the rest is as in write.write_dataset()."""
+    prepare(out, plan, overwrite=overwrite)
+    (out / "train").mkdir()
+    meta = out / "train_meta.parquet"
+    with new_file(meta) as part, pq.ParquetWriter(part, META_SCHEMA) as writer:
+        return write_files(plan.num_files, lambda index: write_batch(out, plan, index, writer), on_file)
+
+
+def write_batch(out: Path, plan: EventsPlan, file_index: int, meta: pq.ParquetWriter) -> Written:
+    """Write one batch, completely or not at all, and its events to ``meta``."""
+    events: list[pa.Table] = []
+
+    def tables() -> Iterator[tuple[pa.Table, int, int]]:
+        num_before = 0
+        for rows in file_rows(plan, file_index):
+            num_pulses = len(rows.events.sensor_P)
+            events.append(_meta_table(rows, file_index + 1, num_before))
+            yield _pulses_table(rows), len(rows), num_pulses
+            num_before += num_pulses
+
+    written = write_tables(out / "train" / f"batch_{file_index + 1}.parquet", PULSES_SCHEMA, tables(), None)
+    meta.write_table(pa.concat_tables(events))
+    return written
+
+
+def _pulses_table(rows: EventRows) -> pa.Table:
+    """Pulses of these events, in order of event and time."""
+    events = rows.events
+    event_P = np.repeat(np.arange(len(events)), events.counts_E)
+    order_P = np.lexsort((events.time_ns_P, event_P))
+    columns = (
+        events.sensor_P[order_P],
+        events.time_ns_P[order_P].astype(np.int64),
+        events.charge_pe_P[order_P].astype(np.float64),
+        events.auxiliary_P[order_P],
+        rows.event_id_E[event_P],
+    )
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=PULSES_SCHEMA)
+
+
+def _meta_table(rows: EventRows, batch: int, num_before: int) -> pa.Table:
+    """Events and the rows of their pulses, the last one included, in the batch."""
+    offsets = num_before + offsets_of(rows.events.counts_E)
+    truth = rows.events.truth
+    columns = (
+        np.full(len(rows), batch, np.int64),
+        rows.event_id_E,
+        offsets[:-1],
+        offsets[1:] - 1,
+        truth.azimuth_E,
+        truth.zenith_E,
+    )
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=META_SCHEMA)
+
+
+# ---- The command.
+
+LAYOUTS = {"converted": write_dataset, "kaggle": write_kaggle_dataset}
+
+
+def simulate_dataset(
+    out: Path,
+    *,
+    events: int,
+    files: int,
+    seed: int,
+    cascades: int = 0,
+    bright: int = 0,
+    array: str = "icecube",
+    layout: str = "converted",
+    force: bool = False,
+    on_file: OnFile | None = None,
+) -> Written:
+    """Write neutrino events to the folder ``out``, with ``cascades`` and ``bright`` ones added.
+
+    Raises BadInputError.
+    """
+    if layout not in LAYOUTS:
+        raise BadInputError(f"layout = {layout!r}: use one of {', '.join(LAYOUTS)}")
+    plan = EventsPlan(events, files, seed, cascades, bright, array)
+    return LAYOUTS[layout](out, plan, overwrite=force, on_file=on_file)
+
+
+@click.command(name="simulate")
+@click.argument("out", type=OutputPath(file_okay=False))
+@click.option("--events", default=24_000, show_default=True, help="Events of the natural mixture, in total.")
+@click.option("--files", default=8, show_default=True, help="Files in total.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same bytes.")
+@click.option(
+    "--cascades",
+    default=0,
+    show_default=True,
+    help="Cascades above 10 TeV in addition to --events, spread over all files: for models that see too few.",
+)
+@click.option(
+    "--bright",
+    default=0,
+    show_default=True,
+    help="Events of 5,000 to 170,000 pulses in addition to --events, spread over all files: for tests of limits.",
+)
+@click.option(
+    "--array",
+    type=click.Choice(list(ARRAYS)),
+    default="icecube",
+    show_default=True,
+    help="Sensors: those of IceCube (5,160 on 86 strings), or 91 strings of a regular hexagon.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(list(LAYOUTS)),
+    default="converted",
+    show_default=True,
+    help="converted: what icestream reads, one row an event, with all truth. "
+    "kaggle: as the files of IceCube's contest, for tests of convert.",
+)
+@click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
+def simulate(out: Path, **options: Any) -> None:
+    """Write neutrino events with known truth to OUT, as a toy detector sees them.
+
+    A toy for demos and tests, not a simulation of a detector: see docs/explanation/physics.md.
+
+    \b
+    Examples:
+      icestream simulate demo --workload direction --events 24000 --cascades 12000 --files 12 --seed 1
+      icestream simulate kaggle --workload direction --events 2000 --files 2 --layout kaggle
+    """
+    num_events = options["events"] + options["cascades"] + options["bright"]
+    simulate_shown(
+        out,
+        "pulses",
+        num_events,
+        options["files"],
+        lambda on_file: simulate_dataset(out, **options, on_file=on_file),
+    )

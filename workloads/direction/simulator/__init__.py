@@ -1,1 +1,0 @@
-"""Toy simulator of neutrino events with known truth."""

@@ -1,1 +1,0 @@
-"""Verbs of the muon workload."""

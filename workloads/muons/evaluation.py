@@ -1,0 +1,448 @@
+"""Evaluation of a generator with files or simulated events; the frame is workloads.base.report.evaluation.
+
+Events are real ones of files or of the simulator, drawn again, and generated ones. E events, S showers, D depths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from common.errors import BadInputError
+from common.files.local import file_kind
+from common.slow_progress import SlowProgress
+from common.text import TENSORBOARD_FOLDER
+from common.unit_arrays import Array, UnitArrays
+from workloads.base.checkpoint import run_dir_of
+from workloads.base.interface import FileEvents, Front
+from workloads.base.random_streams import numpy_stream
+from workloads.base.report import evaluation as frame
+from workloads.base.report.evaluation import MOST_PARTICLES, Evaluation, Measured, Say
+from workloads.base.report.metric import Floor
+from workloads.base.report.page import (
+    Beside,
+    EvaluationOptions,
+    EvaluationReport,
+    MetricReport,
+    Outcome,
+    ReportWords,
+    names,
+)
+from workloads.muons.columns import MUONS
+from workloads.muons.evaluation_plots import GALLERY, EventPairs, read_courses
+from workloads.muons.generation import CountRule, MuonBundles, MuonGenerator, Trained, generate_events, load_trained
+from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Float64, Int64, Sample
+from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate
+from workloads.muons.models.config import MAX_COUNT
+from workloads.muons.primaries import Primaries
+from workloads.muons.purposes import MuonPurpose
+from workloads.muons.simulator.config import GROUP_MASS, MASS_FRACTIONS, NATURAL_FLUX, SimulatorConfig, preset
+from workloads.muons.simulator.muons import SimulatedPrimaries, h3a_flux, sample_primaries, simulate, simulate_showers
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest(EvaluationOptions):
+    """Validated options of an evaluation. Raises BadInputError."""
+
+    simulated: str | None = None
+    """Preset with which the files were simulated: real events can be drawn again."""
+    simulate: str | None = None
+    """Preset from which to draw the events, without files."""
+    weights: str | None = None
+    """Parquet column, or NATURAL_FLUX."""
+    c2st_epochs: int = 12
+    beside: Path | None = None
+    """Second trained run, evaluated on the same events."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.inputs) == bool(self.simulate):
+            raise BadInputError(
+                "name the events to compare with: files with -i, or --simulate PRESET to draw them"
+                if not self.inputs
+                else "either files with -i, or --simulate PRESET, not both (--simulated says what files hold)"
+            )
+        if self.simulate and self.simulated:
+            raise BadInputError("--simulated is about files; --simulate alone draws the events again")
+        if self.simulate and not self.events:
+            raise BadInputError("--events 0 takes all events of files; with --simulate say how many")
+        if self.weights == NATURAL_FLUX and not self.preset:
+            raise BadInputError(
+                f"--weights {NATURAL_FLUX} needs the spectrum that the events were made with: --simulated PRESET;"
+                " for other files name a column with the weights"
+            )
+        if self.simulate and self.weights not in (None, NATURAL_FLUX):
+            raise BadInputError(f"--weights {self.weights}: simulated events have no columns; {NATURAL_FLUX} is known")
+
+    @property
+    def preset(self) -> str:
+        """Preset of the simulator for the real events; empty if they are not simulated."""
+        return self.simulate or self.simulated or ""
+
+
+HEADLINE = (
+    "count_tv",
+    "count_mean_ratio",
+    "log10_energy_w1",
+    "log10_radius_w1",
+    "radius_m_w1",
+    "log10_bundle_energy_w1",
+    "log10_leading_energy_w1",
+    "energy_above_10_tev_ratio",
+    "conditional_log10_energy_w1",
+    "c2st_auc",
+)
+"""Metrics that are shown first, in this order."""
+
+WORDS = ReportWords(
+    subject="Muon bundles of {checkpoint} ({model}, step {step}) beside real ones for the same primaries",
+    headline=HEADLINE,
+    sizes={"events": "events compared", "muons_real": "real muons", "muons_generated": "generated muons"},
+    sizes_line="{events:,} events, {muons_real:,} real and {muons_generated:,} generated muons",
+    about_numbers="Each number says how far generated events are from real ones. Two finite samples of the same"
+    " physics differ, too: that is the <em>floor</em>, {floor}. A perfect generator has a ratio of about 1. Errors are"
+    " standard deviations: of values over bootstraps of whole showers, of floors those of a perfect generator's value.",
+    floors={
+        "same primaries": f"found here with {REDRAWS} further draws of the simulator for the same primaries",
+        "disjoint showers": "found here between real events of disjoint showers",
+    },
+    about_plots="Black: real, orange: {generated}, for the same primaries. Bands: one standard deviation over"
+    " bootstraps of showers. In the ratios what both sides share, their primaries, cancels.",
+    which_model="which model for what: docs/explanation/models.md",
+)
+
+
+def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
+    """Return the sample of the events in a unit's arrays. Events with the same ids belong to one shower."""
+    ids_E2 = arrays.event_columns["primary_id"]
+    shower_E = np.unique(ids_E2, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    bundles = BundleArrays.of(np.diff(arrays.offsets), arrays.particle_columns["muons"].astype(np.float64))
+    return Sample(arrays.event_columns["primary"].astype(np.float64), shower_E, bundles, weight_E)
+
+
+def read_weights(paths: Mapping[int, Path], file_E: Array, row_E: Array, column: str) -> Float64:
+    """Return the weights of the events, from ``column`` of their rows in the files. Raises BadInputError."""
+    weight_E = np.empty(len(file_E))
+    for index in np.unique(file_E).tolist():
+        of_file_E = file_E == index
+        weight_E[of_file_E] = _weights_of(paths[index], column)[row_E[of_file_E]]
+    if not weight_E.sum() > 0:
+        raise BadInputError(f"weights in {column!r}: all of them are 0")
+    return weight_E
+
+
+def _weights_of(path: Path, column: str) -> Float64:
+    if file_kind(path) != "Parquet":
+        raise BadInputError(f"{path}: weights are read from Parquet files only; convert it with `icestream convert`")
+    schema = pq.read_schema(path)
+    if column not in schema.names:
+        raise BadInputError(f"{path}: no column {column!r} for the weights; it has {', '.join(schema.names)}")
+    kind = schema.field(column).type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        raise BadInputError(f"{path}: the column {column!r} has type {kind}; weights are numbers")
+    stored = pq.read_table(path, columns=[column])[column]
+    weights: Float64 = stored.cast(pa.float64()).to_numpy()  # a null becomes a NaN
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise BadInputError(f"{path}: the column {column!r} holds a weight that is negative, null or not finite")
+    return weights
+
+
+def reading_notes(files: FileEvents) -> Iterator[str]:
+    """Yield remarks on the events for a reader of the report."""
+    dropped = sum(tally.particles_dropped for tally in files.tallies)
+    outliers = sum(tally.outliers for tally in files.tallies)
+    empty = sum(tally.empty for tally in files.tallies)
+    if files.which == "held out":
+        yield "the model was trained on these files: only events that its run held out of training are used"
+    if dropped:
+        yield f"{dropped:,} fillers (muons with E ≤ 0) were dropped from the real events"
+    if outliers:
+        yield f"{outliers:,} events with more than {MOST_PARTICLES:,} muons were left out"
+    if empty:
+        yield f"{empty:,} rows hold no event and were left out"
+
+
+_EVENTS_AT_A_TIME = 10_000
+_ROWS_AT_A_TIME = 20_000
+_CENTIMETRES = 2
+"""Decimals of a depth: equal depths of a grid agree in spite of rounding in a file."""
+
+
+def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
+    """Return independent events from the simulator."""
+    rng = numpy_stream(MuonPurpose.SIMULATED_EVENTS, seed)
+    config = replace(config, depth_kind="vertical")
+    pieces = []
+    with SlowProgress("simulating: events", events) as progress:
+        for first in range(0, events, _EVENTS_AT_A_TIME):
+            pieces.append(simulate(sample_primaries(min(_EVENTS_AT_A_TIME, events - first), config, rng), config, rng))
+            progress.advance(len(pieces[-1]))
+    primary_E4 = np.concatenate([piece.primary_E4 for piece in pieces]).astype(np.float64)
+    counts_E = np.concatenate([piece.counts_E for piece in pieces])
+    bundles = BundleArrays.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
+    return Sample(primary_E4, np.arange(events), bundles)
+
+
+def drawn_again(
+    primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int, draw: int = 0
+) -> BundleArrays:
+    """Return independent bundles for the same primaries; events of one shower again belong to one shower.
+
+    ``primary_E4``: energy_gev, zenith_rad, mass_a, depth_m (vertical). Order of events as given.
+    ``draw``: number of the redraw; each is independent of the others.
+    """
+    rng = numpy_stream(MuonPurpose.SIMULATED_AGAIN, seed, draw)
+    config = replace(config, depth_kind="vertical")
+    # Files of several productions may share ids: events with different primaries are different showers.
+    keys_E4 = np.column_stack([shower_E.astype(np.float64), primary_E4[:, :3]])
+    _, first_S, shower_of_E, size_S = np.unique(
+        keys_E4, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    shower_of_E = shower_of_E.reshape(-1)
+    alone_E = size_S[shower_of_E] == 1
+    pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    alone = np.flatnonzero(alone_E)
+    for first in range(0, len(alone), _EVENTS_AT_A_TIME):
+        events = alone[first : first + _EVENTS_AT_A_TIME]
+        drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
+        pieces.append((events, drawn.counts_E, drawn.muons_P3))
+    for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
+        pieces.append((events, *_showers(primary_E4, events, shower_of_E[events], first_S, config, rng)))
+    drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    rows = np.empty(len(primary_E4), np.int64)
+    rows[drawn_E] = np.arange(len(primary_E4))
+    return BundleArrays.of(counts[rows], _rows(counts, muons_P3, rows))
+
+
+def _shower_groups(shower_of_E: np.ndarray, size_S: np.ndarray, depth_m_E: Float64) -> list[np.ndarray]:
+    """Return events of showers with several rows, in groups of showers that bound the number of rows at all depths."""
+    of_several = np.flatnonzero(size_S > 1)
+    if not len(of_several):
+        return []
+    num_depths = len(np.unique(np.round(depth_m_E[size_S[shower_of_E] > 1], _CENTIMETRES)))
+    at_a_time = max(_ROWS_AT_A_TIME // num_depths, 1)
+    order = np.argsort(shower_of_E, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(size_S)])
+    return [
+        np.concatenate([order[starts[shower] : starts[shower + 1]] for shower in of_several[first : first + at_a_time]])
+        for first in range(0, len(of_several), at_a_time)
+    ]
+
+
+def _showers(
+    primary_E4: Float64,
+    events: np.ndarray,
+    shower_of: np.ndarray,
+    first_S: np.ndarray,
+    config: SimulatorConfig,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts and muons of these rows, each shower drawn once for all of its depths."""
+    depths_m, depth_of = np.unique(np.round(primary_E4[events, 3], _CENTIMETRES), return_inverse=True)
+    showers, place_of = np.unique(shower_of, return_inverse=True)
+    primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[showers]], config)
+    drawn = simulate_showers(primaries, depths_m, config, rng)
+    rows = place_of.reshape(-1) * len(depths_m) + depth_of.reshape(-1)
+    return drawn.counts_E[rows], _rows(drawn.counts_E, drawn.muons_P3, rows)
+
+
+def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the muons of ``rows``, in that order."""
+    starts = np.cumsum(counts_E) - counts_E
+    counts = counts_E[rows]
+    before = np.cumsum(counts) - counts
+    found: np.ndarray = muons_P3[np.arange(counts.sum()) + np.repeat(starts[rows] - before, counts)]
+    return found
+
+
+def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
+    """Return weights from this spectrum to the natural flux (H3a), with mean 1. (E, 4) -> (E,).
+
+    Flux at the primary's energy and mass, divided by the density from which the primary was drawn.
+    """
+    if config.spectrum == "h3a":
+        return np.ones(len(primary_E4))
+    weight_E = np.zeros(len(primary_E4))
+    for group, mass in enumerate(GROUP_MASS):
+        of_group_E = np.isclose(primary_E4[:, 2], mass)
+        share = MASS_FRACTIONS[group]
+        if of_group_E.any() and share > 0:
+            energy_gev = primary_E4[of_group_E, 0]
+            weight_E[of_group_E] = h3a_flux(energy_gev, group) / (share * energy_gev**-config.gamma)
+    if not weight_E.sum() > 0:
+        raise BadInputError("no event has the mass of one of the simulator's nuclei: they have no natural flux")
+    weight_E /= weight_E.mean()
+    return weight_E
+
+
+_PIT_EVENTS_AT_A_TIME = 16_384
+
+
+def generated_events(
+    generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int
+) -> tuple[BundleArrays, int]:
+    """Return events, one for each primary (with vertical depth), and how many were cut down to ``max_count`` muons."""
+    primaries = Primaries(np.zeros((len(primary_E4), 2), np.uint64), primary_E4.astype(np.float32))
+    pieces = []
+    with SlowProgress("generating: events", len(primary_E4)) as progress:
+        rule = CountRule("sampled", max_count=max_count)
+        for piece in generate_events([primaries], generator, rule, "vertical", seed):
+            pieces.append(piece)
+            progress.advance(len(piece))
+    bundles = MuonBundles.joined(pieces)
+    return BundleArrays.of(bundles.counts_E, bundles.muons), bundles.num_capped
+
+
+def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64:
+    """Return P(N < n) + u·P(N = n) for each real count n, u uniform: flat from 0 to 1 if the model is right."""
+    parts = []
+    for first in range(0, len(counts_E), _PIT_EVENTS_AT_A_TIME):
+        some = slice(first, first + _PIT_EVENTS_AT_A_TIME)
+        primary_C4 = torch.from_numpy(primary_E4[some].astype(np.float32)).to(generator.device)
+        cdf = generator.count_cdf(primary_C4, torch.from_numpy(counts_E[some]).to(generator.device))
+        parts.append(torch.stack(cdf).cpu().numpy().astype(np.float64))
+    below_E, up_to_E = np.concatenate(parts, axis=1)
+    uniform_E = numpy_stream(MuonPurpose.COUNT_PIT, seed).random(len(below_E))
+    between_E: Float64 = below_E + uniform_E * (up_to_E - below_E)
+    return np.clip(between_E, 0.0, 1.0)
+
+
+def report(front: Front, say: Say, **options: Any) -> EvaluationReport:
+    """Return the report of an evaluation with these options; see Workload.functions."""
+    return _EVALUATION.report(front, EvaluationRequest.given(**options), say)
+
+
+def run_evaluation(front: Front, wanted: EvaluationRequest, say: Say) -> tuple[Outcome, Path]:
+    """Return the outcome of the evaluation, and the folder of its files; see Evaluation.run."""
+    return _EVALUATION.run(front, wanted, say)
+
+
+def _load(wanted: EvaluationRequest, device: torch.device) -> list[Trained]:
+    trained = load_trained(wanted.checkpoint, device)
+    if not wanted.beside:
+        return [trained]
+    try:
+        other = load_trained(wanted.beside, device)
+    except BadInputError as error:
+        raise BadInputError(f"--beside: {error}") from None
+    if other.run.path.resolve() == trained.run.path.resolve():
+        raise BadInputError(f"--beside: {other.run.path} is the checkpoint that is evaluated: name another one")
+    return [trained, other]
+
+
+def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say) -> Measured:
+    trained, *others = models
+    real, origin = real_events(front, wanted, models, say)
+    if len(np.unique(real.shower_E[real.weights_E > 0])) < 2:
+        those = "the events" if real.weight_E is None else "the events with a weight above 0"
+        raise BadInputError(f"{those} are all of one shower: nothing to compare with")
+    redraws: list[Callable[[], BundleArrays]] = []
+    if wanted.preset:
+        redraw = partial(drawn_again, real.primary_E4, real.shower_E, preset(wanted.preset), seed=wanted.seed)
+        redraws = [partial(redraw, draw=draw) for draw in range(REDRAWS)]
+    own, generated, pit_E = _compared(wanted, trained, real, redraws)
+    notes = [*origin.notes]
+    if real.weight_E is not None:
+        effective = real.weight_E.sum() ** 2 / (real.weight_E**2).sum()
+        notes.append(f"weighted events: they count as much as {effective:,.0f} unweighted ones")
+    notes += own.notes
+    beside = None
+    for other in others:
+        also, _, _ = _compared(wanted, other, real, redraws, own.floors)
+        beside = Beside(frame.provenance(other.run), also.metrics)
+        name = names(frame.provenance(trained.run), beside)[1]
+        notes += [f"{name}: {note}" for note in also.notes if note not in notes]
+    run_dir = run_dir_of(trained.run.path)
+    courses = read_courses(run_dir) if run_dir else {}
+    if not courses:
+        notes.append(f"no course of the training: {_why_no_course(run_dir)}")
+    pairs = EventPairs(real, generated.finite()[0], pit_E, courses, wanted.seed)
+    return Measured(
+        report=replace(own, notes=tuple(notes)),
+        pictures=GALLERY.draw(pairs),
+        origin=origin,
+        about={
+            "simulated": wanted.preset or None,
+            "weights": wanted.weights or None,
+            "seed": wanted.seed,
+            "bootstraps": wanted.bootstraps,
+            "c2st_epochs": wanted.c2st_epochs,
+            "device": str(trained.generator.device),
+        },
+        beside=beside,
+    )
+
+
+_EVALUATION = Evaluation(WORDS, DEFINITIONS, _load, _measure)
+
+
+def real_events(
+    front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say
+) -> tuple[Sample, frame.Origin]:
+    """Return events of files or of the simulator, and their origin.
+
+    Files are read with the settings of the first model's training, unless the command overrides them.
+    """
+    if wanted.simulate:
+        sample = drawn_sample(preset(wanted.simulate), wanted.events, wanted.seed)
+        origin = frame.Origin((f"icestream simulate --preset {wanted.simulate}",))
+    else:
+        runs = [model.run for model in models]
+        settings = frame.file_settings(front, wanted, runs[0])
+        with frame.read_events(front, settings, wanted, MUONS, runs) as files:
+            weight_E = None
+            if wanted.weights and wanted.weights != NATURAL_FLUX:
+                file_E, row_E = (files.arrays.event_columns[name][:, 0] for name in ("source_file", "source_row"))
+                weight_E = read_weights(files.paths, file_E, row_E, wanted.weights)
+            sample = sample_of(files.arrays, weight_E)
+            origin = frame.origin_of(settings, files, tuple(reading_notes(files)), say)
+    if wanted.weights == NATURAL_FLUX:
+        sample = replace(sample, weight_E=natural_weights(sample.primary_E4, preset(wanted.preset)))
+    return sample, origin
+
+
+def _compared(
+    wanted: EvaluationRequest,
+    trained: Trained,
+    real: Sample,
+    redraws: Sequence[Callable[[], BundleArrays]],
+    floors: Mapping[str, Floor] | None = None,
+) -> tuple[MetricReport, BundleArrays, Float64]:
+    """Return the report on a model, its events and the PIT of the real counts.
+
+    ``floors``: those of the report on another model.
+    """
+    generator, max_count = trained.generator, MAX_COUNT
+    generated, num_capped = generated_events(generator, real.primary_E4, max_count=max_count, seed=wanted.seed)
+    pit_E = pit(generator, real.primary_E4, real.bundles.counts_E, wanted.seed)
+    settings = EvaluationSettings(wanted.bootstraps, wanted.c2st_epochs, wanted.seed)
+    with SlowProgress(f"comparing {trained.run.model}", 100, to_text="{} %".format) as progress:
+        report = evaluate(
+            real,
+            generated,
+            independent=redraws,
+            floors=floors,
+            pit_E=pit_E,
+            settings=settings,
+            progress=lambda part: progress.reach(int(100 * part), 100),
+        )
+    if num_capped:
+        note = f"{num_capped:,} generated events had more than {max_count:,} muons and were cut down to that"
+        report = replace(report, notes=(note, *report.notes))
+    return report, generated, pit_E
+
+
+def _why_no_course(run_dir: Path | None) -> str:
+    if run_dir is None:
+        return "the checkpoint is in no run directory"
+    if not (run_dir / TENSORBOARD_FOLDER).is_dir():
+        return f"{run_dir} has no TensorBoard files"
+    return "its run has not reached trainer.validation.every steps"

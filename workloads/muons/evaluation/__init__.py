@@ -1,1 +1,0 @@
-"""Evaluation of a checkpoint: comparison of generated with real events."""

@@ -1,0 +1,583 @@
+"""Bundles of a trained generator of any kind: the stream from primaries to bundles, their files, and bundles in memory.
+
+`icestream generate`, and the same in Python: `icestream.load(run).generate(primaries)`. The stream goes in chunks:
+bounded memory for any number of events, and of muons in one. E events, P muons of a piece; the muons of an event are
+contiguous, events in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
+from common.config import SourceConfig
+from common.errors import BadInputError
+from common.files.layout import schema_of, to_table, writer_options
+from common.files.remotes import Remotes
+from common.files.rows import RaggedRows, offsets_of
+from common.options import checked_seed, given_inputs
+from common.slow_progress import SlowProgress
+from common.unit_arrays import awkward_events
+from workloads.base.checkpoint import TrainedModel, TrainedRun, load_run
+from workloads.base.device import device_named, tuned_cpu
+from workloads.base.interface import Front
+from workloads.base.random_streams import stream_seed
+from workloads.muons.columns import MUONS
+from workloads.muons.models.config import MAX_COUNT, LikelihoodConfig, WganConfig
+from workloads.muons.models.likelihood_densities import LikelihoodSampler
+from workloads.muons.models.wgan_networks import WganSampler
+from workloads.muons.primaries import (
+    FilePrimaries,
+    Float32,
+    Int64,
+    Primaries,
+    UInt64,
+    WantedCounts,
+    primaries_of_table,
+    simulated_primaries,
+    vertical,
+)
+from workloads.muons.purposes import MuonPurpose
+
+if TYPE_CHECKING:
+    import awkward
+
+
+class MuonGenerator(Protocol):
+    """Trained model. All random numbers come from ``random``, a generator on ``device``."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the computation."""
+
+    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
+        """Numbers of muons. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m (vertical)] -> (E,) int64, unbounded."""
+
+    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+        """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m]."""
+
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        """P(N < n) and P(N <= n) of the model for each event's n, each (E,) float64."""
+
+
+SAMPLERS: dict[str, tuple[type[Any], Callable[[Any, dict[str, Any], torch.device], MuonGenerator]]] = {
+    "wgan": (WganConfig, WganSampler.from_state),
+    "likelihood": (LikelihoodConfig, LikelihoodSampler.from_state),
+}
+"""Settings and sampler of each model."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Generator and its source."""
+
+    generator: MuonGenerator
+    run: TrainedRun
+
+
+def load_trained(checkpoint: Path, device: torch.device) -> Trained:
+    """Trained model from a checkpoint, or from a run directory: its best checkpoint, else its newest.
+
+    Raises BadInputError that names the file.
+    """
+    return load_run(checkpoint, partial(build_trained, device=device))
+
+
+def build_trained(run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> Trained:
+    """Trained model of a run, from its task's state; for load_run."""
+    run.require_workload(MUONS.name)
+    if run.model not in SAMPLERS:
+        raise ValueError(
+            f"{run.model!r} is no model of this version's muons ({', '.join(SAMPLERS)}): use the version that wrote"
+            " it, or train one of these"
+        )
+    config, sampler = SAMPLERS[run.model]
+    return Trained(sampler(config.model_validate(run.section), task_state, device), run)
+
+
+CHUNK_EVENTS = 8192
+"""Rows that share a seed. Part of the guarantee "same seed, same bytes": another number gives other events."""
+MAX_MUONS = 1 << 18
+"""Most muons in memory at once, except for a single event that has more. Part of the same guarantee."""
+
+Counts = Literal["sampled", "column", "constant"]
+
+
+@dataclass(frozen=True)
+class CountRule:
+    """Source of the numbers of muons."""
+
+    kind: Counts
+    constant: int = 0
+    max_count: int = MAX_COUNT
+    """Limit on the muons of an event; further ones are not generated, and the event is counted as capped."""
+
+
+@dataclass(frozen=True, eq=False)
+class MuonBundles:
+    """Muon bundles: whole events, one for each primary, in the order of the primaries."""
+
+    primaries: Primaries
+    counts_E: Int64
+    muons: Float32
+    """Muons of all events: energy_gev, x_m, y_m. (P, 3)."""
+    num_capped: int
+    """Events with fewer muons than the model drew, because of max_count."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[MuonBundles]) -> MuonBundles:
+        """Bundles of all parts, in order."""
+        no_primaries = Primaries(np.empty((0, 2), np.uint64), np.empty((0, 4), np.float32))
+        none = cls(no_primaries, np.empty(0, np.int64), np.empty((0, 3), np.float32), 0)
+        parts = parts or [none]
+        return cls(
+            Primaries.joined([part.primaries for part in parts]),
+            np.concatenate([part.counts_E for part in parts]),
+            np.concatenate([part.muons for part in parts]),
+            sum(part.num_capped for part in parts),
+        )
+
+    @cached_property
+    def offsets(self) -> Int64:
+        """Event e has the muons offsets[e] to offsets[e + 1]. (E + 1,)."""
+        return offsets_of(self.counts_E)
+
+    @property
+    def primary(self) -> Float32:
+        """Primaries: energy_gev, zenith_rad, mass_a, depth_m; the depth as it was given. (E, 4)."""
+        return self.primaries.primary_E4
+
+    @property
+    def primary_id(self) -> UInt64:
+        """Ids of the table or files; without them file and row. (E, 2)."""
+        return self.primaries.ids_E2
+
+    def __len__(self) -> int:
+        return len(self.counts_E)
+
+    def __repr__(self) -> str:
+        return f"<MuonBundles: {len(self):,} events, {len(self.muons):,} muons>"
+
+    def rows(self, first: int, end: int) -> RaggedRows:
+        """Rows ``first`` to ``end``, for a table."""
+        return RaggedRows(
+            counts=self.counts_E[first:end],
+            event_columns={"primary": self.primary[first:end], "primary_id": self.primary_id[first:end]},
+            particle_columns={"muons": self.muons[self.offsets[first] : self.offsets[end]]},
+            large=np.empty(0, np.int64),
+            large_events=None,
+        )
+
+    def table(self) -> pa.Table:
+        """Table in the production schema, as `icestream generate` writes it."""
+        rows = [self.rows(first, end) for first, end in pieces(self.counts_E, _TABLE_MUONS)]
+        return pa.concat_tables([schema_of(MUONS).empty_table(), *(to_table([one], MUONS) for one in rows)])
+
+    def awkward(self) -> awkward.Array:
+        """Awkward Array with the records `primary`, `primary_id` and lists of records `muons`. Needs `awkward`."""
+        return awkward_events(
+            MUONS, self.offsets, {"primary": self.primary, "primary_id": self.primary_id}, {"muons": self.muons}
+        )
+
+
+_TABLE_MUONS = 1 << 26
+"""Muons of a piece of a table: Arrow's lists hold less than 2^31 numbers."""
+
+
+def generate_events(
+    primaries: Iterable[Primaries], generator: MuonGenerator, rule: CountRule, depth_kind: str, seed: int
+) -> Iterator[MuonBundles]:
+    """Events, one for each primary, in order.
+
+    An event depends on model, device, seed, rule and the rows from the first to the last of its own chunk, and not on
+    the division of the rows into batches or files.
+    """
+    for index, chunk in enumerate(chunks(primaries)):
+        random = torch.Generator(generator.device).manual_seed(stream_seed(MuonPurpose.GENERATION, seed, index))
+        primary_E4 = torch.from_numpy(vertical(chunk.primary_E4, depth_kind)).to(generator.device)
+        with tuned_cpu(generator.device):
+            wanted_E = _counts(chunk, primary_E4, generator, rule, random)
+        counts_E = wanted_E.clamp(max=rule.max_count)
+        is_capped = (wanted_E > rule.max_count).cpu().numpy()
+        counts = counts_E.cpu().numpy()
+        for first, end in pieces(counts, MAX_MUONS):
+            with tuned_cpu(generator.device):
+                muons_P3 = generator.draw_muons(primary_E4[first:end], counts_E[first:end], random).cpu().numpy()
+            yield MuonBundles(
+                chunk.rows(first, end), counts[first:end], muons_P3, int(np.count_nonzero(is_capped[first:end]))
+            )
+
+
+def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
+    """Chunks of CHUNK_EVENTS of the same rows."""
+    pending: list[Primaries] = []
+    num_pending = 0
+    for batch in primaries:
+        pending.append(batch)
+        num_pending += len(batch)
+        if num_pending < CHUNK_EVENTS:
+            continue
+        rows = Primaries.joined(pending)
+        whole = num_pending // CHUNK_EVENTS * CHUNK_EVENTS
+        for first in range(0, whole, CHUNK_EVENTS):
+            yield rows.rows(first, first + CHUNK_EVENTS)
+        pending, num_pending = [rows.rows(whole, num_pending)], num_pending - whole
+    if num_pending:
+        yield Primaries.joined(pending)
+
+
+def pieces(counts_E: Int64, max_muons: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of pieces of whole events with at most ``max_muons`` muons, or of a single event."""
+    ends_E = np.cumsum(counts_E)
+    first = 0
+    while first < len(counts_E):
+        before = int(ends_E[first - 1]) if first else 0
+        end = max(int(np.searchsorted(ends_E, before + max_muons, side="right")), first + 1)
+        yield first, end
+        first = end
+
+
+def _counts(
+    chunk: Primaries, primary_E4: torch.Tensor, generator: MuonGenerator, rule: CountRule, random: torch.Generator
+) -> torch.Tensor:
+    if rule.kind == "sampled":
+        return generator.draw_counts(primary_E4, random)
+    if rule.kind == "constant":
+        return torch.full((len(chunk),), rule.constant, device=generator.device, dtype=torch.int64)
+    assert chunk.counts_E is not None, "the reader was asked for counts"
+    return torch.from_numpy(chunk.counts_E).to(generator.device)
+
+
+ROW_GROUP_EVENTS = 32_768
+ROW_GROUP_MUONS = 1 << 20
+"""Limits of a row group, which is held in memory until written; it is closed at the first one reached."""
+METADATA_KEY = "icestream.generated"
+"""Key in the Parquet footer for the provenance of the events, as JSON."""
+_OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet")
+
+
+def write_bundles(
+    bundles: Iterable[MuonBundles],
+    out: Path,
+    *,
+    rows_per_file: int = 1_000_000,
+    replaced: Set[Path] = frozenset(),
+    provenance: Mapping[str, Any],
+) -> list[Path]:
+    """Write a file (``out``: *.parquet), or a directory with files of ``rows_per_file`` events, and return the paths.
+
+    A file gets its name when it is complete, and only without an error. ``replaced``: files that go at the end, unless
+    they were written again.
+    """
+    is_file = _is_file(out)
+    (out.parent if is_file else out).mkdir(parents=True, exist_ok=True)
+    schema = schema_of(MUONS)
+    options = writer_options(schema, "zstd")
+    schema = schema.with_metadata({METADATA_KEY: json.dumps(dict(provenance))})
+    paths: list[Path] = []
+
+    def write(rows: Iterable[RaggedRows]) -> None:
+        path = out if is_file else out / f"bundles_{len(paths):07d}.parquet"
+        new = replacing(path, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(path))
+        with new as part, pq.ParquetWriter(part, schema, **options) as writer:
+            for group in _row_groups(rows):
+                table = to_table(group, MUONS).cast(schema)
+                writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        paths.append(path)
+
+    rows_of_files = _rows_of_files(bundles, sys.maxsize if is_file else rows_per_file)
+    for _, rows in groupby(rows_of_files, key=itemgetter(0)):
+        write(one for _, one in rows)
+    if not paths:
+        write([])  # without any event, an empty file
+    for needless in replaced - set(paths):
+        needless.unlink(missing_ok=True)
+    return paths
+
+
+def _rows_of_files(bundles: Iterable[MuonBundles], rows_per_file: int) -> Iterator[tuple[int, RaggedRows]]:
+    """Rows in order, each with the number of its file."""
+    before = 0
+    for piece in bundles:
+        first = 0
+        while first < len(piece):
+            file, row = divmod(before + first, rows_per_file)
+            end = min(first + rows_per_file - row, len(piece))
+            yield file, piece.rows(first, end)
+            first = end
+        before += len(piece)
+
+
+def _row_groups(rows: Iterable[RaggedRows]) -> Iterator[list[RaggedRows]]:
+    """Row groups within the limits, but for a single event that has more muons."""
+    group: list[RaggedRows] = []
+    num_events = num_muons = 0
+    for piece in rows:
+        muons = len(piece.particle_columns["muons"])
+        if group and num_muons + muons > ROW_GROUP_MUONS:
+            yield group
+            group, num_events, num_muons = [], 0, 0
+        group.append(piece)
+        num_events, num_muons = num_events + len(piece.counts), num_muons + muons
+        if num_events >= ROW_GROUP_EVENTS:
+            yield group
+            group, num_events, num_muons = [], 0, 0
+    if group:
+        yield group
+
+
+def _is_file(out: Path) -> bool:
+    return out.suffix == ".parquet" and not out.is_dir()
+
+
+def replaceable(out: Path, *, force: bool) -> set[Path]:
+    """Existing files that will be replaced. Raises BadInputError if ``out`` can't be used."""
+    if _is_file(out):
+        if out.exists() and not force:
+            raise BadInputError(f"{out} exists: choose another name, or overwrite it with --force")
+        return set()
+    if out.exists() and not out.is_dir():
+        raise BadInputError(f"{out} is a file without the suffix .parquet; name a directory, or a *.parquet file")
+    there = sorted(out.iterdir()) if out.is_dir() else []
+    if there and not force:
+        raise BadInputError(f"{out} is not empty: choose another directory, or overwrite its bundles with --force")
+    foreign = [path.name for path in there if not _OWN_FILE.fullmatch(path.name)]
+    if foreign:
+        raise BadInputError(f"{out} holds more than bundles, such as {foreign[0]}: choose another directory")
+    return set(there)
+
+
+_LARGEST_CONSTANT = 10**9
+
+
+def run_generate(
+    front: Front,
+    *,
+    checkpoint: Path,
+    inputs: tuple[str, ...],
+    out: Path,
+    preset_name: str | None,
+    events: int | None,
+    counts: str,
+    counts_column: str,
+    max_count: int | None,
+    depth_kind: str | None,
+    seed: int,
+    device: str,
+    threads: int | None,
+    rows_per_file: int,
+    force: bool,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+) -> str:
+    """Write bundles, and return one line about them. The options are those of the command. Raises BadInputError."""
+    _check_options(inputs, preset_name, events, counts, counts_column)
+    kind, constant = parse_counts(counts)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    trained = load_trained(checkpoint, device_named(device))
+    run = trained.run
+    settings = front.file_settings(inputs, toml=toml, assignments=assignments)
+    source = merged_source(settings.source, run.source, depth_kind)
+    most = MAX_COUNT if max_count is None else max_count
+    provenance = {"model": run.model, "step": run.step, "events_trained": run.events_trained}
+    provenance |= {"counts": counts, "max_count": most, "depth_kind": source.depth_kind, "seed": seed}
+    replaced = replaceable(out, force=force)
+    num_events = num_muons = num_capped = 0
+    started_s = time.perf_counter()
+    with ExitStack() as stack:
+        progress = stack.enter_context(SlowProgress("events generated", events or 0))
+        if preset_name is not None:
+            assert events is not None
+            primaries, files = simulated_primaries(preset_name, events, source.depth_kind, seed), None
+        else:
+            wanted = WantedCounts(counts_column) if kind == "column" else None
+            remotes = stack.enter_context(Remotes(settings.access))
+            files = FilePrimaries(replace(settings, source=source), remotes, wanted, out)
+            primaries = files.primaries()
+        rule = CountRule(kind, constant, most)
+
+        def counted() -> Iterator[MuonBundles]:
+            nonlocal num_events, num_muons, num_capped
+            for bundles in generate_events(primaries, trained.generator, rule, source.depth_kind, seed):
+                yield bundles
+                num_events += len(bundles)
+                num_muons += len(bundles.muons)
+                num_capped += bundles.num_capped
+                progress.reach(num_events, files.num_rows if files is not None else events or 0)
+
+        paths = write_bundles(counted(), out, rows_per_file=rows_per_file, replaced=replaced, provenance=provenance)
+    rate = num_events / max(time.perf_counter() - started_s, 1e-9)
+    capped = f"{num_capped:,} capped at {most:,} muons" if num_capped else "none capped"
+    return (
+        f"{out}: {num_events:,} events, {num_muons:,} muons, {capped}, "
+        f"{len(paths)} file{'s' * (len(paths) != 1)}, {rate:,.0f} events/s "
+        f"(step {run.step:,} of {run.path})"
+    )
+
+
+def parse_counts(text: str) -> tuple[Counts, int]:
+    """Parsed option `--counts`: ``constant:7`` -> ("constant", 7). Raises BadInputError."""
+    if text == "sampled":
+        return "sampled", 0
+    if text == "column":
+        return "column", 0
+    kind, _, number = text.partition(":")
+    if kind == "constant" and number.isdecimal() and int(number) <= _LARGEST_CONSTANT:
+        return "constant", int(number)
+    raise BadInputError(
+        f"--counts {text}: expected sampled, column, or constant:N with a whole number N of at most"
+        f" {_LARGEST_CONSTANT:,}"
+    )
+
+
+def merged_source(source: SourceConfig, trained: SourceConfig, depth_kind: str | None) -> SourceConfig:
+    """Settings of these files; unset ones are taken from the training's files."""
+    given = {name: getattr(source, name) for name in source.model_fields_set}
+    if depth_kind is not None:
+        given["depth_kind"] = depth_kind
+    return trained.model_copy(update=given)
+
+
+def _check_options(
+    inputs: Sequence[str], preset_name: str | None, events: int | None, counts: str, counts_column: str
+) -> None:
+    if preset_name is None and not inputs:
+        raise BadInputError("no primaries: name files with them, or use --primaries-from PRESET --events N")
+    if preset_name is not None and inputs:
+        raise BadInputError(f"--primaries-from {preset_name} and {inputs[0]}: use one of both")
+    if (preset_name is None) != (events is None):
+        raise BadInputError("--primaries-from and --events belong together")
+    if preset_name is not None and counts == "column":
+        raise BadInputError("--counts column reads numbers of muons from files: not with --primaries-from")
+    if counts_column and counts != "column":
+        raise BadInputError(f"--counts-column {counts_column} needs --counts column, and not {counts}")
+
+
+_FIELDS = MUONS.column("primary").fields
+
+
+class TrainedMuons(TrainedModel):
+    """Trained generator of muon bundles."""
+
+    uses = ("generate",)
+
+    def __init__(self, front: Front, trained: Trained) -> None:
+        super().__init__(front, trained.run)
+        self._trained = trained
+
+    def generate(
+        self,
+        primaries: Any,
+        *,
+        seed: int = 0,
+        counts: str | int = "sampled",
+        max_count: int | None = None,
+        depth_kind: str | None = None,
+    ) -> MuonBundles:
+        """Muon bundles, one for each primary, in order: those that `icestream generate` writes, in memory.
+
+        ``primaries``: an array or tensor (E, 4) of energy_gev, zenith_rad, mass_a, depth_m; a mapping of columns with
+        these names; a pyarrow table or record batch; or files, as a path, glob, URL, or a list of these.
+        ``counts``: numbers of muons: ``sampled`` from the model, ``column``: those of the table or files (num_muons,
+        or the lists muons), or one number for all events. ``max_count``: most muons of an event; by default
+        100,000. ``depth_kind``: ``vertical`` or ``slant``; by default that of the run's inputs.
+        Same seed, same model and device: same bundles. Raises BadInputError.
+        """
+        if isinstance(primaries, Iterator):
+            primaries = [*primaries]
+        kind, constant = parse_counts(counts if isinstance(counts, str) else f"constant:{counts}")
+        if depth_kind not in (None, "vertical", "slant"):
+            raise BadInputError(f"depth_kind = {depth_kind!r}: use 'vertical' or 'slant'")
+        checked_seed(seed)
+        if (max_count or 0) < 0:
+            raise BadInputError(f"max_count = {max_count}: must not be negative")
+        most = MAX_COUNT if max_count is None else max_count
+        wanted = WantedCounts() if kind == "column" else None
+        with ExitStack() as stack:
+            rows, source = self._rows(primaries, wanted, depth_kind, stack)
+            rule = CountRule(kind, constant, most)
+            return MuonBundles.joined(
+                list(generate_events(rows, self._trained.generator, rule, source.depth_kind, seed))
+            )
+
+    def _rows(
+        self, primaries: Any, wanted: WantedCounts | None, depth_kind: str | None, stack: ExitStack
+    ) -> tuple[Iterator[Primaries], SourceConfig]:
+        """Rows of the primaries, and the settings by which they are read."""
+        inputs = _inputs(primaries)
+        settings = self._front.file_settings(inputs or (), toml=None, assignments=())
+        source = merged_source(settings.source, self.run.source, depth_kind)
+        if inputs is not None:
+            remotes = stack.enter_context(Remotes(settings.access))
+            return FilePrimaries(replace(settings, source=source), remotes, wanted).primaries(), source
+        is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
+        # Only a table may be laid out as the run's files: arrays have the columns of the documentation.
+        schema = MUONS.stored_as(source) if is_table else MUONS
+        return primaries_of_table(_table(primaries), "primaries", schema, wanted), source
+
+
+def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedMuons:
+    """Trained model of a run; see Workload.functions."""
+    return TrainedMuons(front, build_trained(run, task_state, device))
+
+
+def _inputs(primaries: Any) -> tuple[str, ...] | None:
+    """Absolute inputs if ``primaries`` names files, else None."""
+    if isinstance(primaries, str | os.PathLike):
+        return given_inputs(primaries, "primaries")
+    if isinstance(primaries, Sequence) and primaries and all(isinstance(one, str | os.PathLike) for one in primaries):
+        return given_inputs(primaries, "primaries")
+    return None
+
+
+def _table(primaries: Any) -> pa.Table:
+    """Primaries in memory as a table. Raises BadInputError."""
+    if isinstance(primaries, pa.Table):
+        return primaries
+    if isinstance(primaries, pa.RecordBatch):
+        return pa.Table.from_batches([primaries])
+    if not isinstance(primaries, Mapping):
+        primaries = {"primary": primaries}
+    columns = {str(name): _array(str(name), values) for name, values in primaries.items()}
+    lengths = {name: len(array) for name, array in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise BadInputError(f"primaries: columns of different lengths: {lengths}")
+    return pa.table(columns)
+
+
+def _array(name: str, values: Any) -> pa.Array:
+    """Column of a table; ``primary`` is a matrix. Raises BadInputError."""
+    try:
+        numbers = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise BadInputError(f"primaries: {name} is no array of numbers ({error})") from None
+    if numbers.dtype.kind not in "fiu":
+        raise BadInputError(f"primaries: {name} is {numbers.dtype}; expected numbers, files, or columns of numbers")
+    width = len(_FIELDS)
+    expected = (len(numbers), width) if numbers.ndim and name == "primary" else (numbers.size,)
+    if numbers.shape != expected:
+        shape = f"(E, {width}): {', '.join(_FIELDS)}" if name == "primary" else "(E,)"
+        raise BadInputError(f"primaries: {name} has the shape {numbers.shape}; expected {shape}")
+    if name == "primary":
+        flat = pa.array(np.ascontiguousarray(numbers, np.float64).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, width)
+    return pa.array(np.ascontiguousarray(numbers))

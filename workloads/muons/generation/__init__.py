@@ -1,1 +1,0 @@
-"""Generation of muon bundles from a checkpoint."""

@@ -1,1 +1,0 @@
-"""Classifier two-sample tests."""

@@ -1,1 +1,0 @@
-"""Migration from cr_muons: its flags, and their counterparts in icestream."""

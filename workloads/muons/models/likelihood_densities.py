@@ -1,0 +1,377 @@
+"""Densities of the muons of an event, given its primary and their number, and the sampler of a trained model.
+
+    p(muons | c, N) = ∫ dz p(z | c, N) Π_i p(lg E_i | z, c, N) p(position_i | lg E_i, z, c, N)
+
+z is what the muons of an event share, such as the height where the shower began. It is in no condition: a bound (ELBO,
+arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event. With ``coupling`` the muons are
+not independent given z, but half of them also depends on the other half (`Coupling`).
+
+Shape suffixes: E events, H = 2 E halves (first and second of event 0, of event 1, …), P particles, F features, K known
+numbers (conditions and ln(1 + N) / 2) or components of a mixture, X = 3 K parameters of a mixture (logits, means, ln
+spreads), Z latent, I inputs of an event's context, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workloads.base.bf16 import Linear, joined
+from workloads.base.segments import Segments, pool, segment_sum, spread
+from workloads.muons.models.config import MAX_DEVIATION, LikelihoodConfig, LikelihoodNetworkConfig
+from workloads.muons.models.count_head import CONDITION_LIMIT, MixtureCountHead, cumulative
+from workloads.muons.models.standardise import NUM_CONDITIONS, Standardise
+
+COMPONENTS = 8
+"""Normal distributions in each mixture: 12 gained nothing."""
+LOG_SPREAD_RANGE = (-5.0, 3.0)
+LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
+NUM_KNOWN = NUM_CONDITIONS + 1
+_ENERGY, _POSITION = 0, 1
+_REACH, _LOG_SPREAD = 1.5, -1.0
+_PRIOR_REACH, _PRIOR_LOG_SPREAD = 1.2, -0.3
+_PRIOR_POWER = 0.75
+"""Exponent of the muons seen in the additional weight of an event for the prior: large events show their z, small ones
+hardly. A right prior is the same with any weight; without one, radii of large events were off by up to 0.02 decades."""
+_COUPLING_WIDTH, _COUPLING_HIDDEN = 16, 32
+"""Numbers that the second half is told of the first, and width of the layer before."""
+
+
+def mixture_layer(inputs: int, reach: float, log_spread: float) -> Linear:
+    """Layer to the parameters of a mixture, at first one wide peak. (P, inputs) -> (P, X).
+
+    ``reach``: distance of the outermost means from 0 at first; ``log_spread``: ln spread of each component at first.
+    """
+    layer = Linear(inputs, 3 * COMPONENTS, wide=True)
+    centres_K = torch.linspace(-reach, reach, COMPONENTS)
+    with torch.no_grad():
+        layer.weight.mul_(0.1)
+        layer.bias.copy_(torch.cat([-0.5 * centres_K.square(), centres_K, torch.full_like(centres_K, log_spread)]))
+    return layer
+
+
+def log_density(mixture_PX: Tensor, value_P1: Tensor) -> Tensor:
+    """Log density ln p(value) of each row's mixture, (P, X), (P, 1) -> (P,).
+
+    Components are normal and not logistic: tails that fall exponentially in lg E gave twice the muons above 30 TeV.
+    """
+    logits_PK, means_PK, log_spreads_PK = mixture_PX.chunk(3, 1)
+    log_spreads_PK = log_spreads_PK.clamp(*LOG_SPREAD_RANGE)
+    parts_PK = -0.5 * ((value_P1 - means_PK) * torch.exp(-log_spreads_PK)).square() - log_spreads_PK
+    return torch.logsumexp(logits_PK + parts_PK, 1) - torch.logsumexp(logits_PK, 1) - LOG_SQRT_2_PI
+
+
+def draw(mixture_PX: Tensor, uniform_P1: Tensor, normal_P1: Tensor) -> Tensor:
+    """Value of each row's mixture from a uniform and a normal random number. (P, X) -> (P, 1)."""
+    # Rows of components, not columns: three times as fast on a CPU.
+    logits_KP, means_KP, log_spreads_KP = mixture_PX.t().contiguous().chunk(3, 0)
+    steps_KP = cumulative((logits_KP - logits_KP.amax(0)).exp())
+    chosen_1P = (uniform_P1.t() * steps_KP[-1] > steps_KP[:-1]).sum(0, keepdim=True)
+    spread_1P = log_spreads_KP.gather(0, chosen_1P).clamp(*LOG_SPREAD_RANGE).exp()
+    return (means_KP.gather(0, chosen_1P) + spread_1P * normal_P1.t()).t()
+
+
+class Coupling(nn.Module):
+    """Coupling between the muons of an event: the second half is drawn given the first.
+
+    Half of an event's N muons, N / 2 rounded up, are drawn as ever, independently given z. Those of the other half are
+    independent given z and the mean of an embedding of the first half's features. Which muon is in which half is
+    random, a permutation s of them, and nothing that is recorded:
+
+        p(muons | z, c, N) = mean over s of p(first half | z, c, N) p(second half | z, first half, c, N)
+
+    This is exchangeable. The mean can't be computed, but ln of it is at least the mean of ln (Jensen): the loss of one
+    permutation, drawn again in each step, is a bound above -ln p, as that of one z is. It is the closer the less the
+    second factor depends on s. For generated muons their order is as good as a permutation.
+
+    Halves by a fair coin for each muon would do too, but would leave half of the pairs in one half, uncoupled, and the
+    size of a half would have to be drawn.
+    """
+
+    num_inputs = _COUPLING_WIDTH + 1
+    """Additional inputs of a context: what is known of the other half, and 1; zeros for the first half."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.embedding = nn.Sequential(
+            Linear(num_features, _COUPLING_HIDDEN), nn.SiLU(), Linear(_COUPLING_HIDDEN, _COUPLING_WIDTH)
+        )
+
+    def alone(self, inputs_EI: Tensor) -> Tensor:
+        """Inputs of first halves. (E, I) -> (E, I + num_inputs)."""
+        return torch.cat([inputs_EI, inputs_EI.new_zeros(inputs_EI.shape[0], self.num_inputs)], 1)
+
+    def forward(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
+        """Inputs of both halves of each event, and the halves. (E, I), (P, F) -> (H, I + num_inputs).
+
+        An event's particles are in the random order that makes the halves.
+        """
+        parts = halves(segments)
+        pooled_ED = _mean(self.embedding(features_PF), parts)[::2].float()
+        second_EI = torch.cat([inputs_EI, pooled_ED, torch.ones_like(pooled_ED[:, :1])], 1)
+        return torch.stack([self.alone(inputs_EI), second_EI], 1).flatten(0, 1), parts
+
+
+def halves(segments: Segments) -> Segments:
+    """Halves of events as events, two for each: the particles stay in order. No host sync."""
+    second_E = segments.counts_E // 2
+    first_E = segments.counts_E - second_E
+    counts_H = torch.stack([first_E, second_E], 1).flatten()
+    middle_P = (segments.starts_E + first_E)[segments.event_P]
+    event_P = 2 * segments.event_P + (segments.particles_P >= middle_P)
+    starts_H = counts_H.cumsum(0) - counts_H
+    return Segments(event_P, counts_H, starts_H, segments.sizes_E.repeat_interleave(2), segments.particles_P)
+
+
+def _mean(values_PD: Tensor, segments: Segments) -> Tensor:
+    """Mean of each event's particles, 0 for an empty one. (P, D) -> (E, D)."""
+    if not torch.compiler.is_exporting():
+        return pool(values_PD, segments, ("mean",))
+    # In ONNX a pool becomes a loop over events. This sum is not the same each time on a GPU.
+    sums_ED = values_PD.new_zeros(segments.num_events, values_PD.shape[1]).index_add(0, segments.event_P, values_PD)
+    return sums_ED / segments.counts_E.clamp_min(1).unsqueeze(1)
+
+
+class Bound(NamedTuple):
+    """Upper bound of -ln p(muons | c, N) in nats: the sum of both."""
+
+    muons_E: Tensor
+    """Negative log density of the muons given z, at one z of the encoder."""
+    shared_E: Tensor
+    """Price of z: ln q(z | muons) - ln p(z). Its mean is a Kullback-Leibler divergence."""
+
+
+class Draws(NamedTuple):
+    """Random numbers of generated events: which component of each mixture, and where in it."""
+
+    z_uniform_E1: Tensor
+    z_normal_EZ: Tensor
+    uniform_PF: Tensor
+    normal_PF: Tensor
+
+    @classmethod
+    def of(cls, segments: Segments, latent: int, num_features: int, random: torch.Generator) -> Draws:
+        """Random numbers for the events and particles of ``segments``."""
+        device = segments.event_P.device
+        num_events, num_particles = segments.num_events, segments.num_particles
+        return cls(
+            torch.rand(num_events, 1, device=device, generator=random),
+            torch.randn(num_events, latent, device=device, generator=random),
+            torch.rand(num_particles, num_features, device=device, generator=random),
+            torch.randn(num_particles, num_features, device=device, generator=random),
+        )
+
+
+class MuonDensities(nn.Module):
+    """Prior and encoder of z, densities of lg E and of each further feature given those before."""
+
+    def __init__(self, num_features: int, config: LikelihoodNetworkConfig) -> None:
+        super().__init__()
+        width, latent = config.hidden, config.latent
+        self.latent, self.num_features = latent, num_features
+        # Of the first of z; the rest are normal. Showers that begin deep make it skewed: with a normal, large events
+        # had 15 % too little variance between them. The mixture follows what the encoder finds.
+        self.prior = mixture_layer(NUM_KNOWN, _PRIOR_REACH, _PRIOR_LOG_SPREAD)
+        self.embedding = _silu_layers(num_features + NUM_KNOWN, width)
+        to_posterior = Linear(width, 2 * latent, wide=True)
+        self.posterior = nn.Sequential(Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
+        self.coupling = Coupling(num_features) if config.coupling else None
+        inputs = NUM_KNOWN + latent + (self.coupling.num_inputs if self.coupling else 0)
+        self.context = _silu_layers(inputs, width)
+        self.energy = mixture_layer(width, _REACH, _LOG_SPREAD)
+        self.positions = nn.ModuleList(_Position(number, config) for number in range(1, num_features))
+        # Shifts of whole mixtures by (c, N, z), learned long before the other layers bend. In float32, always.
+        self.shift = nn.Linear(inputs, num_features)
+        with torch.no_grad():
+            to_posterior.weight.mul_(0.1)
+            self.shift.weight.zero_()
+            # z matters from the start. Where it did not, the encoder of some variants stayed at the prior for good.
+            self.shift.weight[_POSITION, NUM_KNOWN] = 0.4
+            self.shift.weight[_ENERGY, NUM_KNOWN + min(latent - 1, 1)] = 0.2
+
+    def bound(self, features_PF: Tensor, known_EK: Tensor, segments: Segments, normal_EZ: Tensor) -> Bound:
+        """Bound of each event, with z from the encoder by ``normal_EZ``. (P, F), (E, K), (E, Z) -> 2 times (E,)."""
+        embedded_PD = self.embedding(torch.cat([features_PF, spread(known_EK, segments)], 1))
+        mean_ED = pool(embedded_PD, segments, ("mean",))
+        mean_EZ, log_spread_EZ = self.posterior(joined([mean_ED, known_EK], mean_ED.dtype)).chunk(2, 1)
+        log_spread_EZ = log_spread_EZ.clamp(*LOG_SPREAD_RANGE)
+        z_EZ = mean_EZ + log_spread_EZ.exp() * normal_EZ
+        # No gradient through q's own parameters: unbiased, and without noise where q is right (arXiv:1703.09194).
+        away_EZ = (z_EZ - mean_EZ.detach()) * torch.exp(-log_spread_EZ.detach())
+        log_q_E = (-0.5 * away_EZ.square() - log_spread_EZ.detach() - LOG_SQRT_2_PI).sum(1)
+        nll_E = self.nll_given(z_EZ, features_PF, known_EK, segments)
+        return Bound(nll_E, log_q_E - self.log_prior(z_EZ, known_EK, segments.counts_E))
+
+    def log_prior(self, z_EZ: Tensor, known_EK: Tensor, seen_E: Tensor) -> Tensor:
+        """Log density ln p(z | c, N). -> (E,).
+
+        Its gradient weighs an event more for the prior, the more muons of it are seen, (E,).
+        """
+        prior_EX = self.prior(known_EK)
+        fixed_EX = prior_EX.detach()
+        prior_EX = fixed_EX + (prior_EX - fixed_EX) * (seen_E.float() ** _PRIOR_POWER).unsqueeze(1)
+        of_first_E = log_density(prior_EX, z_EZ[:, :1])
+        return of_first_E + (-0.5 * z_EZ[:, 1:].square() - LOG_SQRT_2_PI).sum(1)
+
+    def nll_given(self, z_EZ: Tensor, features_PF: Tensor, known_EK: Tensor, segments: Segments) -> Tensor:
+        """Negative log density -ln p(muons | z, c, N) of each event in nats. (E, Z), (P, F), (E, K) -> (E,).
+
+        With a coupling: at the order of the muons, which must be random.
+        """
+        inputs, parts = torch.cat([known_EK, z_EZ], 1), segments
+        if self.coupling is not None:
+            inputs, parts = self.coupling(inputs, features_PF, segments)
+        context_ED, energy_EX, shift_EF = self._of_event(inputs)
+        both_PX = spread(torch.cat([energy_EX, shift_EF], 1), parts)
+        energy_PX, shift_PF = both_PX.split([energy_EX.shape[1], shift_EF.shape[1]], 1)
+        shifted_PF = features_PF - shift_PF
+        log_p_P = log_density(energy_PX, shifted_PF[:, :1])
+        for number, position in enumerate(self.positions, 1):
+            mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], parts)
+            log_p_P = log_p_P + log_density(mixture_PX, shifted_PF[:, number : number + 1] - line_P1)
+        return segment_sum(-log_p_P, segments)
+
+    def draw(self, known_EK: Tensor, segments: Segments, draws: Draws) -> Tensor:
+        """Standardised features of muons of events with these counts. (E, K) -> (P, F)."""
+        first_E1 = draw(self.prior(known_EK), draws.z_uniform_E1, draws.z_normal_EZ[:, :1])
+        inputs = torch.cat([known_EK, first_E1, draws.z_normal_EZ[:, 1:]], 1)
+        if self.coupling is None:
+            return self._drawn(inputs, segments, draws)
+        # All muons as those of first halves, then again: twice the work, but no shape depends on the counts.
+        first_PF = self._drawn(self.coupling.alone(inputs), segments, draws)
+        inputs, parts = self.coupling(inputs, first_PF, segments)
+        return self._drawn(inputs, parts, draws)
+
+    def _drawn(self, inputs_EI: Tensor, segments: Segments, draws: Draws) -> Tensor:
+        """Standardised features of muons, given the inputs of their event. (E, I) -> (P, F)."""
+        context_ED, energy_EX, shift_EF = self._of_event(inputs_EI)
+        energy_PX, shift_PF = (one.index_select(0, segments.event_P) for one in (energy_EX, shift_EF))
+        features_PF = draw(energy_PX, draws.uniform_PF[:, :1], draws.normal_PF[:, :1]) + shift_PF[:, :1]
+        for number, position in enumerate(self.positions, 1):
+            own = slice(number, number + 1)
+            mixture_PX, line_P1 = position(context_ED, features_PF, segments)
+            value_P1 = draw(mixture_PX, draws.uniform_PF[:, own], draws.normal_PF[:, own]) + line_P1 + shift_PF[:, own]
+            features_PF = torch.cat([features_PF, value_P1], 1)
+        return features_PF
+
+    def _of_event(self, inputs_EI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Context (E, D), mixture of the energies (E, X), shifts of all features (E, F)."""
+        context_ED = self.context(inputs_EI)
+        return context_ED, self.energy(context_ED), self.shift(inputs_EI)
+
+
+class _Position(nn.Module):
+    """Mixture of one feature, given the event's context and the muon's features before."""
+
+    def __init__(self, number: int, config: LikelihoodNetworkConfig) -> None:
+        """``number``: that of the features before."""
+        super().__init__()
+        width = config.hidden
+        self.of_context, self.of_features = Linear(width, width), Linear(number, width, bias=False)
+        self.network = nn.Sequential(
+            nn.SiLU(),
+            Linear(width, width),
+            nn.SiLU(),
+            mixture_layer(width, _REACH, _LOG_SPREAD),
+        )
+        self.slope = Linear(width, number, wide=True)
+        with torch.no_grad():
+            self.slope.weight.mul_(0.1)
+
+    def forward(self, context_ED: Tensor, before_PF: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+        """Mixture of each muon (P, X), and its shift (P, 1) by a line in the features before."""
+        of_event_PD, slope_PN = _both_spread(self.of_context(context_ED), self.slope(context_ED), segments)
+        mixture_PX: Tensor = self.network(of_event_PD + self.of_features(before_PF))
+        return mixture_PX, (slope_PN * before_PF).sum(1, keepdim=True)
+
+
+def _both_spread(one_ED: Tensor, other_EN: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """Rows of each event for each of its particles, in one pass if they are of one type. -> (P, D), (P, N)."""
+    if one_ED.dtype != other_EN.dtype:
+        return spread(one_ED, segments), spread(other_EN, segments)
+    both_PD = spread(torch.cat([one_ED, other_EN], 1), segments)
+    width = one_ED.shape[1]
+    return both_PD[:, :width], both_PD[:, width:]
+
+
+def _silu_layers(inputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(Linear(inputs, width), nn.SiLU(), Linear(width, width), nn.SiLU())
+
+
+_CPU_PIECE, _GPU_PIECE = 512, 65_536
+"""Events with muons in one pass through the networks: on a CPU, their rows stay in the cache."""
+
+
+class LikelihoodSampler:
+    """Standardisation, count head and densities with the weights for generation."""
+
+    def __init__(
+        self, config: LikelihoodConfig, standardise: Standardise, count_head: MixtureCountHead, muons: MuonDensities
+    ) -> None:
+        """Raises RuntimeError before the first training batch."""
+        standardise.require_fit()
+        self.config = config
+        self.standardise = standardise
+        self.count_head = count_head
+        self.muons = muons
+
+    @classmethod
+    def from_state(
+        cls, config: LikelihoodConfig, task_state: dict[str, Any], device: torch.device
+    ) -> LikelihoodSampler:
+        """Return a sampler from the result of LikelihoodTask.state_dict().
+
+        Raises KeyError or RuntimeError if the networks differ, or before the first training batch.
+        """
+        standardise = Standardise(config.network, config.network.energy_cut_gev).to(device)
+        count_head = MixtureCountHead(config.network).to(device)
+        muons = MuonDensities(standardise.num_features, config.network).to(device)
+        networks = task_state["networks"]
+        modules = {"standardise": standardise, "count_head_average": count_head, "muons_average": muons}
+        for name, module in modules.items():
+            module.load_state_dict(networks[name])
+            module.requires_grad_(False).eval()
+        return cls(config, standardise, count_head, muons)
+
+    @property
+    def device(self) -> torch.device:
+        """See MuonGenerator."""
+        return self.standardise.feature_mean_F.device
+
+    @torch.no_grad()
+    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
+        """See MuonGenerator."""
+        return self.count_head.sample(self.standardise.conditions(primary_E4), random)
+
+    @torch.no_grad()
+    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+        """See MuonGenerator. Waits for the device once, for the counts."""
+        counts = counts_E.cpu().numpy()
+        rows = np.flatnonzero(counts)  # for the others even the context would be wasted
+        muons = [torch.empty(0, 3, device=self.device)]
+        size = _GPU_PIECE if counts_E.is_cuda else _CPU_PIECE
+        for first in range(0, len(rows), size):
+            piece = rows[first : first + size]
+            index_E = torch.from_numpy(piece).to(self.device)
+            segments = Segments.from_counts(counts_E[index_E], int(counts[piece].sum()))
+            draws = Draws.of(segments, self.muons.latent, self.muons.num_features, random)
+            features_PF = self.muons.draw(
+                known(self.standardise, primary_E4[index_E], segments.sizes_E), segments, draws
+            )
+            muons.append(self.standardise.muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), random))
+        return torch.cat(muons)
+
+    @torch.no_grad()
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        """See MuonGenerator."""
+        return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)
+
+
+def known(standardise: Standardise, primary_E4: Tensor, sizes_E: Tensor) -> Tensor:
+    """Known numbers of events: bounded conditions and ln(1 + N) / 2. (E, 4), (E,) int64 -> (E, K)."""
+    conditions_EC = standardise.conditions(primary_E4).clamp(-CONDITION_LIMIT, CONDITION_LIMIT)
+    return torch.cat([conditions_EC, sizes_E.to(conditions_EC.dtype).log1p().unsqueeze(1) / 2], 1)

@@ -1,1 +1,0 @@
-"""Conditional WGAN-GP (docs/explanation/model.md)."""

@@ -1,0 +1,706 @@
+"""Networks of the muon WGAN, the terms of their losses for a part of a microbatch, and the sampler of a trained one.
+
+p(N, muons | c) = p(N | c) p(muons | N, c): count_head.py models the first factor, the generator the second.
+
+Each loss is a sum over events, so that those of microbatches add up to their batch; the caller divides by the events of
+the whole batch. ``present_E`` is (E,), 1.0 for an event with muons and 0.0 for an empty one, which critic and generator
+ignore. (An index would need a host sync.)
+
+The gradient penalty trains on the critic's slope. Autograd can differentiate its own backward pass, but slowly
+(half of a step was the second derivative of layer normalisation), and compilers refuse it. Written explicitly, with a
+pullback for each layer, the slope is a forward computation: its gradient is of first order.
+
+Shape suffixes: E events, P particles, R rows (events or particles), F features, C conditions, A inputs, D width,
+Z noise, S summary numbers of an event, K sets, M generated events for each real one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workloads.base.batch import Microbatch
+from workloads.base.bf16 import Linear, joined, rounded_product
+from workloads.base.buckets import padded
+from workloads.base.compiler import require_compiler
+from workloads.base.context import StepContext
+from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool
+from workloads.base.kernels.elementwise import LOG_SIZES, LONG_TAILS
+from workloads.base.kernels.elementwise_torch import log_sizes, long_tails
+from workloads.base.kernels.event_losses import GRADIENT_PENALTY, ROW_SCORES
+from workloads.base.kernels.layers import ACTIVATE, PULL
+from workloads.base.kernels.scores import BOUNDED_LOSS, SCORE, SCORE_SLOPE
+from workloads.base.native import layers as native
+from workloads.base.optimiser import AveragedWeights
+from workloads.base.segments import (
+    Segments,
+    pool,
+    pool_with_argmax,
+    segment_sum,
+    sort_within_events,
+    spread,
+    tensors_of,
+    unpool,
+)
+from workloads.muons.models.config import MAX_DEVIATION, WganConfig
+from workloads.muons.models.config import WganNetworkConfig as NetworkConfig
+from workloads.muons.models.count_head import AVERAGE_DECAY, MixtureCountHead
+from workloads.muons.models.standardise import NUM_CONDITIONS, Standardise
+
+SCORE_LIMIT = 100.0
+"""L in L·tanh(score / L), which bounds the critic's score smoothly: a rare huge event doesn't rule a batch."""
+_MUON_WEIGHT = 0.75
+"""Exponent of an event's weight N^x among the scores of muons. With 1, few large events make most of the noise."""
+_LN10 = 2.302585092994046
+
+
+class ScoreLoss(NamedTuple):
+    """Loss by the scores, and sums that describe them."""
+
+    loss: Tensor
+    """()."""
+    gap_and_near_2: Tensor
+    """(2,): D(real) - D(fake) before saturation; the share of an event's two scores near their bound."""
+
+
+def score_loss(scores_2E: Tensor, signs_2E: Tensor) -> ScoreLoss:
+    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. (2 E,), (2 E,).
+
+    ``scores_2E``: unbounded scores of the real events, then of the generated ones; D is L·tanh(score / L) with L =
+    SCORE_LIMIT. ``signs_2E``: -1 for real events, then 1 for generated ones, 0 for empty. The generator's loss is
+    -Σ D(fake), that of generated events with the signs of real ones: they count as real ones do for the critic.
+    """
+    return ScoreLoss(*BOUNDED_LOSS(scores_2E, signs_2E, SCORE_LIMIT))
+
+
+class GradientPenalty(NamedTuple):
+    """Penalty and gradient norm, both sums over events, ()."""
+
+    penalty: Tensor
+    norm: Tensor
+
+
+def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor) -> Tensor:
+    """Points between each real and generated event. 2 times (P, F), muons in order of energy -> (P, F).
+
+    ``mix_E`` (E,), uniform in [0, 1], is the share of the real event. A set has no order, so real and generated muons
+    are paired by rank in the first feature, lg E: optimal transport in one dimension.
+    """
+    return torch.addcmul(fake_PF, spread(mix_E.unsqueeze(1), segments), real_PF - fake_PF)
+
+
+def gradient_penalty(slope_PF: Tensor, segments: Segments, present_E: Tensor) -> GradientPenalty:
+    """Gradient penalty Σ (‖∇D‖ - 1)²: arXiv:1704.00028, equation 3. ``slope_PF``: derivative of the events' scores.
+
+    The norm is per event, and dual to the distance √(|Δ₁|² + Σᵢ |Δᵢ|² / N) of two events, i = 2 … N, where muon 1 is
+    the leading one, the last of its event: √(|g₁|² + N Σᵢ |gᵢ|²). A slope then has the same meaning for 2 muons and for
+    2000, and the critic may follow the leading muon as steeply as the mean of all others.
+    """
+    # The kernel also knows a one-sided penalty and the plain norm √(Σ |g|²): neither was better.
+    penalty, norm, _ = GRADIENT_PENALTY(slope_PF, *tensors_of(segments), present_E, False, False)
+    return GradientPenalty(penalty, norm)
+
+
+class EnergyScore(NamedTuple):
+    """Sums of the energy score, (): a distance of generated bundles from real ones, without a critic.
+
+    For a real value y and m independent generated ones xᵢ of the same primary and count,
+
+        mean over i of |xᵢ - y|  -  ½ mean over i ≠ j of |xᵢ - xⱼ|
+
+    has its smallest mean if and only if the xᵢ have the distribution of y (a strictly proper score: Gneiting & Raftery,
+    JASA 102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any
+    batch: its gradient moves generated bundles to the right distribution from the first step on, and vanishes there.
+    It is computed for single muons, those of an event with the weight N^0.75 together, and for a few features of an
+    event that depend on its muons' correlations.
+    """
+
+    of_muons: Tensor
+    """Sum over events of the mean over their muons, with ``event_weight``."""
+    of_events: Tensor
+    """Sum over events with muons, of their summaries."""
+
+
+def event_weight(segments: Segments, present_E: Tensor) -> Tensor:
+    """Weight of each event among the scores of muons, by its whole number of muons; 0 if it isn't present. (E,)."""
+    return segments.sizes_E.float() ** _MUON_WEIGHT * present_E
+
+
+def energy_score(
+    generated_MPF: Tensor, real_PF: Tensor, segments: Segments, weights: tuple[Tensor, Tensor], lg_energy_spread: Tensor
+) -> EnergyScore:
+    """Energy score of events that were generated M times, at least twice. (M, P, F), (P, F).
+
+    ``weights``, 2 times (E,): of the events' muons, `event_weight`, and of the events, 1; 0 for events without muons.
+    ``lg_energy_spread``, (): standard deviation of lg E, by which the first feature was divided.
+
+    Muons are paired by position: the generated ones of an event are in no order, so any pairing is independent of
+    their values.
+    """
+    times, (muons_weight_E, weight_E) = len(generated_MPF), weights
+    generated_ES, real_ES = event_summary(
+        torch.cat([generated_MPF.flatten(0, 1), real_PF]),
+        segments.without_log_sizes().repeated(times + 1),
+        lg_energy_spread,
+    ).split([times * segments.num_events, segments.num_events])
+    of_events_E = ROW_SCORES(generated_ES.unflatten(0, (times, -1)), real_ES)[0]
+    mean_E1 = pool(ROW_SCORES(generated_MPF, real_PF)[0].unsqueeze(1), segments, ("mean",))
+    return EnergyScore((mean_E1.squeeze(1) * muons_weight_E).sum(), (of_events_E * weight_E).sum())
+
+
+def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:
+    """Mean of each feature, of (lg E) x feature, largest lg E, lg of the summed energy. (P, F) -> (E, S).
+
+    Units are those of the standardised features; 0 for an empty event.
+    """
+    energy_P1 = features_PF[:, :1]
+    means_E = pool(torch.cat([features_PF, energy_P1 * features_PF], 1), segments, ("mean",))
+    largest_E1 = pool(energy_P1, segments, ("max",))
+    ln_scale = lg_energy_spread * _LN10
+    relative_P1 = ((energy_P1 - spread(largest_E1, segments)) * ln_scale).exp()
+    log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() / ln_scale
+    return torch.cat([means_E, largest_E1, log_sum_E1 + largest_E1], 1)
+
+
+def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
+    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F).
+
+    ``counted_P1``, (P, 1): 1 for muons that count, else 0.
+    """
+    features_KPF = features_KPF.detach().float()
+    counted_KPF = features_KPF * counted_P1
+    num_K1 = counted_P1.sum().expand(len(features_KPF), 1)
+    return torch.cat([num_K1, counted_KPF.sum(1), (counted_KPF * features_KPF).sum(1)], 1)
+
+
+CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
+"""Largest number of particles in a part on a CPU: more than other models', since layers in C++ divide its rows anew."""
+SCORE_EVENTS = 8
+"""Generated events for each real one in the energy score: more make its gradient less noisy."""
+GENERATOR_AVERAGE_DECAY = 0.995
+"""Decay per step of the running mean of the generator's weights, from which events are generated: the last iterate of
+a GAN oscillates, the mean of its weights less (arXiv:1806.04498); 0.999 lags a short run."""
+LEAK = 0.2
+"""Slope of the activation below 0."""
+LOCAL_TAILS = 2
+"""Local noises with exponential tails instead of normal ones, so that rare large energies can be generated."""
+_XAVIER_GAIN = 0.5
+"""Gain of the initial weights: first scores are small beside SCORE_LIMIT."""
+_POOLS = ("mean", "max")
+
+Pullback = Callable[[Tensor], Tensor]
+"""Gradient with respect to a layer's output -> gradient with respect to its input, row by row."""
+
+
+class Dense(nn.Module):
+    """Linear layer, optional layer normalisation, leaky ReLU. Results are bfloat16 with rounded weights."""
+
+    def __init__(self, inputs: int, outputs: int, *, layer_norm: bool) -> None:
+        super().__init__()
+        self.linear = Linear(inputs, outputs)
+        self.norm = nn.LayerNorm(outputs) if layer_norm else None
+
+    def forward(self, input_RA: Tensor) -> Tensor:
+        """Output of the layer. (R, A) -> (R, D)."""
+        linear = self.linear
+        if linear.is_rounded:
+            return self._activated(rounded_product(input_RA, linear.pair, linear.rounded_D), linear.bias)[0]
+        weight_DA = linear.weight
+        if library := native.library_for(input_RA, weight_DA):
+            return native.dense(library, input_RA, weight_DA, linear.bias, self.norm, LEAK)[0]
+        if torch.compiler.is_exporting():
+            return self.activate(linear(input_RA))
+        return self._activated(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias)[0]
+
+    def activate(self, linear_RD: Tensor) -> Tensor:
+        """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
+        if torch.compiler.is_exporting():  # an exported program must run without these operators
+            return F.leaky_relu(linear_RD if self.norm is None else self.norm(linear_RD), LEAK)
+        return self._activated(linear_RD, None)[0]
+
+    def _activated(self, linear_RD: Tensor, bias_D: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Output and statistics of the rows. ``bias_D``, which is in them already, gets its gradient here: one operator
+        sums the columns for all parameters."""
+        norm = self.norm
+        of_norm = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+        activated: tuple[Tensor, Tensor, Tensor] = ACTIVATE(linear_RD, bias_D, *of_norm, LEAK)
+        return activated
+
+    def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
+        """Output and pullback of a gradient through a layer with normalisation; both are differentiable.
+
+        What the pullback gives has the type of the input.
+        """
+        assert self.norm is not None
+        weight_DA, scale_D = self.linear.weight, self.norm.weight
+        library = None if self.linear.is_rounded else native.library_for(input_RA, weight_DA)
+        if library is not None:
+            layer = native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)
+            return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
+        # The pullback depends on the rows as well: the bias has its gradient from both.
+        linear_RD = self.linear(input_RA)
+        output_RD, *statistics = self._activated(linear_RD, None)
+        rows = (linear_RD, *statistics, scale_D)
+
+        def pullback(gradient_RD: Tensor) -> Tensor:
+            row_RD: Tensor = PULL(gradient_RD.to(linear_RD.dtype), output_RD.detach(), *rows, LEAK)
+            if not self.linear.is_rounded:
+                return row_RD @ weight_DA
+            weight, rounded = self.linear.pair
+            return rounded_product(row_RD, (weight.t(), rounded.t()), wide=input_RA.dtype == torch.float32)
+
+        return output_RD, pullback
+
+
+class Generator(nn.Module):
+    """Generator of standardised muon features for events with given numbers of muons."""
+
+    def __init__(self, num_features: int, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.z_global, self.z_local = config.z_global, config.z_local
+        self.event_network = nn.Sequential(
+            Dense(config.z_global + NUM_CONDITIONS + 1, width, layer_norm=True), Dense(width, width, layer_norm=True)
+        )
+        self.muon_input = Dense(width + config.z_local, width, layer_norm=False)
+        self.muon_network = nn.Sequential(Dense(width, width, layer_norm=False), Linear(width, num_features, wide=True))
+        _start_xavier(self)
+
+    def noise(self, segments: Segments, random: torch.Generator | None = None, times: int = 1) -> tuple[Tensor, Tensor]:
+        """New normal numbers, ``times`` rows per event (times E, Z) and per particle (times P, Z)."""
+        device = segments.event_P.device
+        return (
+            torch.randn(times * segments.num_events, self.z_global, device=device, generator=random),
+            torch.randn(times * segments.num_particles, self.z_local, device=device, generator=random),
+        )
+
+    def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
+        """Features of one muon for each particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
+        z_EZ, z_PZ = noise
+        context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
+        # z·|z| / √3: tails are exponential, as those of lg E are, and the variance is 1: leaky ReLUs keep the shape of
+        # a tail. An exported program must run without operators of ours.
+        tails: Callable[[Tensor, int], Tensor] = long_tails if torch.compiler.is_exporting() else LONG_TAILS
+        # The event's part of the first layer is computed once for each event, not for each of its muons.
+        linear = self.muon_input.linear
+        sizes = [context_ED.shape[1], self.z_local]
+        features_PF: Tensor
+        if linear.is_rounded:
+            of_event, of_muon = zip(*(one.split(sizes, 1) for one in linear.pair), strict=True)
+            of_event_ED = rounded_product(context_ED, of_event, linear.rounded_D, bias_D=linear.bias)
+            muons_PD = rounded_product(tails(z_PZ, LOCAL_TAILS), of_muon, spread(of_event_ED, segments))
+            features_PF = self.muon_network(self.muon_input.activate(muons_PD))
+            return features_PF
+        of_event_DD, of_muon_DZ = linear.weight.split(sizes, 1)
+        of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
+        z_PZ = tails(z_PZ, LOCAL_TAILS)
+        if library := native.library_for(z_PZ, of_muon_DZ):
+            layers = (of_muon_DZ, *self.muon_network.parameters())
+            features_PF = native.chain(library, z_PZ, of_event_ED, segments, layers, LEAK)
+        else:
+            muons_PD = torch.addmm(spread(of_event_ED, segments), z_PZ, of_muon_DZ.t())
+            features_PF = self.muon_network(self.muon_input.activate(muons_PD))
+        return features_PF
+
+
+class Critic(nn.Module):
+    """Critic: a score for an event as a whole, independent of the order of its muons but not of their number.
+
+    Muons are embedded one by one and pooled by mean and maximum (DeepSets, arXiv:1703.06114). Neither depends on the
+    number of muons, so ln(1 + N) is an input (EPiC-GAN, arXiv:2301.08128). The conditions also enter
+    as a projection on the last layer (arXiv:1802.05637).
+    """
+
+    def __init__(self, num_features: int, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.num_features = num_features
+        self.muon_input = Dense(num_features + NUM_CONDITIONS, width, layer_norm=True)
+        self.muon_hidden = Dense(width, width, layer_norm=True)
+        self.event_input = Dense(2 * width + NUM_CONDITIONS + 1, width, layer_norm=True)
+        self.event_hidden = Dense(width, width, layer_norm=True)
+        self.output = nn.Linear(width, 1)
+        self.projection = nn.Linear(NUM_CONDITIONS, width, bias=False)
+        _start_xavier(self)
+
+    def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
+        pooled_ED = self._pooled(features_PF, conditions_EC, segments)
+        event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
+        event_ED = self.event_hidden(self.event_input(event_ED))
+        scores_E: Tensor = SCORE(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
+        return scores_E
+
+    def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Bounded score of each event, the identity near 0, as its loss sees it. (P, F), (E, C) -> (E,)."""
+        return SCORE_LIMIT * torch.tanh(self.raw_scores(features_PF, conditions_EC, segments) / SCORE_LIMIT)
+
+    def slope(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Derivative of each event's score with respect to the features of its muons. (P, F), (E, C) -> (P, F).
+
+        Equal to autograd's derivative of ``forward``, but itself a forward computation: see `Dense.with_pullback`.
+        """
+        pooled_ED, muons_back = self._pooled_with_pullback(features_PF, conditions_EC, segments)
+        event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
+        event_ED, third_back = self.event_input.with_pullback(event_ED)
+        event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
+
+        weights = self.output.weight, self.output.bias
+        slope_ED = SCORE_SLOPE(event_ED, self.projection(conditions_EC), *weights, SCORE_LIMIT)
+        pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
+        return muons_back(pooled_slopes_ED)
+
+    def _pooled(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Embedded muons, pooled over each event. (P, F), (E, C) -> (E, 2 D)."""
+        if pooled := self._pooled_in_cpp(features_PF, conditions_EC, segments):
+            return pooled[0]
+        muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
+        return pool(self.muon_hidden(self.muon_input(muons_PD)), segments, _POOLS)
+
+    def _pooled_with_pullback(
+        self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments
+    ) -> tuple[Tensor, Pullback]:
+        """Result of `_pooled`, and the pullback of a gradient through it, (E, 2 D) -> (P, F)."""
+        if pooled := self._pooled_in_cpp(features_PF, conditions_EC, segments):
+            return pooled
+        muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
+        muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
+        muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
+        pooled_ED, argmax_ED = pool_with_argmax(muons_PD, segments, _POOLS)
+
+        def pullback(slopes_ED: Tensor) -> Tensor:
+            slopes_PD = unpool(slopes_ED, segments, _POOLS, argmax_ED)
+            return first_back(second_back(slopes_PD))[:, : self.num_features]
+
+        return pooled_ED, pullback
+
+    def _pooled_in_cpp(
+        self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments
+    ) -> tuple[Tensor, Pullback] | None:
+        """Result of `_pooled_with_pullback` from the library in C++, None if it can't compute it."""
+        first, second = self.muon_input, self.muon_hidden
+        library = None if first.linear.is_rounded else native.library_for(features_PF, first.linear.weight)
+        if library is None:
+            return None
+        assert first.norm is not None
+        assert second.norm is not None
+        of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
+        of_event_ED = F.linear(conditions_EC, of_event_DC, first.linear.bias)
+        return native.pooled(
+            *(library, features_PF, of_event_ED, segments, (of_muon_DF, first.norm)),
+            *((second.linear.weight, second.linear.bias, second.norm), LEAK),
+        )
+
+
+def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
+    """Size input ln(1 + N) / 2 of each event, about 0 to 5. -> (E, 1)."""
+    known_E1 = segments.log_sizes_E1
+    if known_E1 is not None and known_E1.dtype == dtype:
+        return known_E1
+    # An exported program must run without operators of ours.
+    size: Callable[[Tensor, torch.dtype], Tensor] = log_sizes if torch.compiler.is_exporting() else LOG_SIZES
+    return size(segments.sizes_E, dtype)
+
+
+def _start_xavier(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight, gain=_XAVIER_GAIN)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+@dataclass(frozen=True)
+class WganEvents:
+    """Input of the networks from a part of a microbatch."""
+
+    conditions_EC: Tensor
+    segments: Segments
+    counted_E: Tensor
+    """Flag, (E,) float32: 1 for an event of the batch, 0 for one that only fills a bucket."""
+    present_E: Tensor
+    """Flag, (E,) float32: 1 for an event of the batch with muons, else 0."""
+    signs_2E: Tensor
+    """Signs of the scores in the critic's loss: see score_loss."""
+    muons_weight_E: Tensor
+    """Weight among the energy scores of muons: see event_weight."""
+    counted_P1: Tensor
+    """Flag, (P, 1) float32: 1 for a muon of an event that is present."""
+    real_PF: Tensor
+    """Standardised muons, sorted by energy in each event: the penalty pairs them by rank."""
+    twice: tuple[Tensor, Segments]
+    """Conditions and segments of the events, twice in sequence: for real and generated ones in one pass."""
+    source: Microbatch
+    random: torch.Generator
+    remake: Callable[[Microbatch], WganEvents]
+    """Function that builds the same input from some of its events."""
+
+    @property
+    def num_particles(self) -> int:
+        """Muons of all events of the batch."""
+        return self.source.num_particles
+
+    def halves(self) -> tuple[WganEvents, ...]:
+        """Two parts with about half of the muons each; the part itself if it has one event."""
+        return tuple(self.remake(half) for half in self.source.halves())
+
+
+class Draw(NamedTuple):
+    """Random numbers of an update for a part."""
+
+    z_EZ: Tensor
+    """Noise of the generator, of each event and each muon; for the generator's update as many sets of them, one after
+    the other, as the energy score needs events for the same primaries and counts."""
+    z_PZ: Tensor
+    mix_E: Tensor | None = None
+    """Position between real and generated event for the penalty, uniform in [0, 1]; none for the generator."""
+
+    @property
+    def noise(self) -> tuple[Tensor, Tensor]:
+        """Noise of the generator: z_EZ and z_PZ."""
+        return self.z_EZ, self.z_PZ
+
+
+class WganNetworks:
+    """Standardisation, count head, generator and its running mean, critic."""
+
+    def __init__(self, config: WganConfig, context: StepContext) -> None:
+        self.config = config
+        self.device = device = context.device
+        self.pads = False
+        """True: each part is padded to one of few sizes. Its further events count nowhere."""
+        # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
+        self._most_rows = config.chunk_particles or (CPU_CHUNK if device.type == "cpu" else sys.maxsize)
+        with context.initial_weights():
+            self.standardise = Standardise(config.network).to(device)
+            self.count_head = MixtureCountHead(config.network).to(device)
+            self.generator = Generator(self.standardise.num_features, config.network).to(device)
+            self.critic = Critic(self.standardise.num_features, config.network).to(device)
+        self.averaged = AveragedWeights(self.generator, GENERATOR_AVERAGE_DECAY)
+        self.averaged_count_head = AveragedWeights(self.count_head, AVERAGE_DECAY)
+        self._generate: Callable[..., Tensor] = self.generator
+        self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
+        if config.compile:
+            require_compiler(device, "trainer.wgan.compile")
+            self._generate = torch.compile(self._generate, dynamic=True, fullgraph=True)
+            self._raw_scores = torch.compile(self._raw_scores, dynamic=True, fullgraph=True)
+            self._slope = torch.compile(self._slope, dynamic=True, fullgraph=True)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Modules by their name in a checkpoint."""
+        return {
+            "standardise": self.standardise,
+            "count_head": self.count_head,
+            "count_head_average": self.averaged_count_head.average,
+            "generator": self.generator,
+            "generator_average": self.averaged.average,
+            "critic": self.critic,
+        }
+
+    def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
+        """Input of the networks from ``source``."""
+        whole = padded(source) if self.pads else source
+        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles).with_log_sizes(torch.float32)
+        muons = whole.particle_columns["muons"]
+        real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
+        conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
+        counted_E = torch.ones(whole.num_events, device=self.device)
+        if whole is not source:
+            counted_E[source.num_events :].zero_()
+        present_E = counted_E * (segments.counts_E > 0)
+        return WganEvents(
+            conditions_EC=conditions_EC,
+            segments=segments,
+            counted_E=counted_E,
+            present_E=present_E,
+            signs_2E=torch.cat([-present_E, present_E]),
+            muons_weight_E=event_weight(segments, present_E),
+            counted_P1=spread(present_E.unsqueeze(1), segments),
+            real_PF=real_PF[sort_within_events(real_PF[:, 0], segments)],
+            twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
+            source=source,
+            random=random,
+            remake=lambda half: self.events(half, random),
+        )
+
+    def draw(self, part: WganEvents, *, for_generator: bool = False) -> Draw:
+        """Random numbers for a critic's update, or a generator's. Advances the part's random generator."""
+        if for_generator:
+            return Draw(*self.generator.noise(part.segments, part.random, self.generated_events))
+        mix_E = torch.rand(part.present_E.shape, device=self.device, generator=part.random)
+        return Draw(*self.generator.noise(part.segments, part.random), mix_E)
+
+    @property
+    def generated_events(self) -> int:
+        """Generated events for each real one in the generator's update."""
+        return SCORE_EVENTS if self.config.energy_score_weight > 0 else 1
+
+    def fake(self, part: WganEvents, noise: tuple[Tensor, Tensor], times: int = 1) -> Tensor:
+        """Generated features for the real counts, so that both have the same segments. -> (times P, F)."""
+        z_MEZ, z_MPZ = (one.unflatten(0, (times, -1)) for one in noise)
+        at_once = min(max(self._most_rows // max(part.segments.num_particles, 1), 1), times)
+        passes = []
+        for first in range(0, times, at_once):
+            sets = slice(first, first + at_once)
+            input_of = part.conditions_EC, part.segments
+            if at_once > 1:
+                num = len(z_MEZ[sets])
+                input_of = part.conditions_EC.repeat(num, 1), part.segments.repeated(num)
+            passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
+        return torch.cat(passes) if len(passes) > 1 else passes[0]
+
+    def critic_scores(self, part: WganEvents, both_PF: Tensor) -> Tensor:
+        """Unbounded scores of the part's events, then of generated ones; their muons are ``both_PF``. -> (2 E,)."""
+        raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)  # real and generated events in one pass
+        return raw_2E
+
+    def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> GradientPenalty:
+        """Gradient penalty, summed over events."""
+        fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
+        between_PF = between(part.real_PF, fake_PF, part.segments, mix_E)
+        slope_PF = self._slope(between_PF, part.conditions_EC, part.segments)
+        return gradient_penalty(slope_PF, part.segments, part.present_E)
+
+    def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
+        """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
+        times = self.generated_events
+        fake_MPF = self.fake(part, draw.noise, times).unflatten(0, (times, -1))
+        raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
+        loss = score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
+        if times == 1:
+            return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
+        weights = part.muons_weight_E, part.present_E
+        return loss, energy_score(fake_MPF, part.real_PF, part.segments, weights, self.standardise.feature_spread_F[0])
+
+    def count_loss(self, part: WganEvents, count_head: MixtureCountHead | None = None) -> Tensor:
+        """Loss of the count head, by default the trained weights, summed over events."""
+        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E, part.counted_E)
+
+
+@dataclass(frozen=True)
+class PieceSizes:
+    """Sizes of the pieces in one pass through the networks."""
+
+    events: int
+    """Events whose noise is drawn at once: that of an event depends on this number and on the events before it only."""
+    particles: int
+    """Particles that torch computes at once, or one larger event; the library in C++ has blocks of its own."""
+    counts: int
+    """Events in one draw of numbers of muons."""
+
+
+CPU_PIECES = PieceSizes(events=1024, particles=1024, counts=2048)
+"""Sizes on a CPU: 1,024 particles 128 wide take half a MiB a layer, so that all layers fit a core's L2 cache."""
+GPU_PIECES = PieceSizes(events=65_536, particles=262_144, counts=262_144)
+"""Sizes on a GPU, which is limited by launches, not by caches."""
+_CPP_PARTICLES = 4096
+"""Particles of a pass by the library in C++, one a thread. Not by their number: a product of other sizes is rounded
+otherwise, and a seed would mean other muons."""
+
+
+class WganSampler:
+    """Standardisation, count head and the generator with the weights for generation; no critic."""
+
+    def __init__(self, config: WganConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.standardise = Standardise(config.network).to(device)
+        self.count_head = MixtureCountHead(config.network).to(device)
+        self.generator = Generator(self.standardise.num_features, config.network).to(device)
+        for module in (self.standardise, self.count_head, self.generator):
+            module.requires_grad_(False).eval()
+        self._pool = PartPool(torch.get_num_threads())
+
+    @classmethod
+    def from_state(cls, config: WganConfig, task_state: dict[str, Any], device: torch.device) -> WganSampler:
+        """Return a sampler from the result of WganTask.state_dict().
+
+        Raises KeyError or RuntimeError if the networks differ, or before the first training batch.
+        """
+        sampler = cls(config, device)
+        networks = task_state["networks"]
+        sampler.standardise.load_state_dict(networks["standardise"])
+        sampler.count_head.load_state_dict(networks["count_head_average"])
+        sampler.generator.load_state_dict(networks["generator_average"])
+        sampler.standardise.require_fit()
+        return sampler
+
+    @torch.no_grad()
+    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
+        """See MuonGenerator."""
+        pieces = (GPU_PIECES if primary_E4.is_cuda else CPU_PIECES).counts
+        conditions_EC = self.standardise.conditions(primary_E4)
+        return torch.cat([self.count_head.sample(piece_EC, random) for piece_EC in conditions_EC.split(pieces)])
+
+    @torch.inference_mode()
+    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+        """See MuonGenerator. Waits for the device once, for the counts. Memory depends on the size of a piece, apart
+        from the result."""
+        pieces = GPU_PIECES if counts_E.is_cuda else CPU_PIECES
+        counts = counts_E.cpu().numpy()
+        present = np.flatnonzero(counts)  # empty events are skipped
+        if len(present) < len(counts):
+            rows = torch.from_numpy(present).to(counts_E.device)
+            primary_E4, counts_E, counts = primary_E4[rows], counts_E[rows], counts[present]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        conditions_EC = self.standardise.conditions(primary_E4)
+        with torch.inference_mode(False):  # the caller may change it
+            muons_P3 = torch.empty((int(ends[-1]), 3), device=counts_E.device)
+        for first in range(0, len(counts), pieces.events):
+            events = slice(first, min(first + pieces.events, len(counts)))
+            of_piece = ends[events.start : events.stop + 1]
+            features_PF = self._features(
+                conditions_EC[events], counts_E[events], of_piece - of_piece[0], random, pieces.particles
+            )
+            muons_P3[of_piece[0] : of_piece[-1]] = self.standardise.muons(
+                features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), random
+            )
+        return muons_P3
+
+    def _features(
+        self,
+        conditions_EC: Tensor,
+        counts_E: Tensor,
+        ends: npt.NDArray[np.int64],
+        random: torch.Generator,
+        at_once: int,
+    ) -> Tensor:
+        """Features of the muons of a piece: of ``at_once`` in a pass, or of more by the library in C++."""
+        num_events, num_particles = len(counts_E), int(ends[-1])
+        z_EZ = torch.randn(num_events, self.generator.z_global, device=self.device, generator=random)
+        z_PZ = torch.randn(num_particles, self.generator.z_local, device=self.device, generator=random)
+
+        def compute(events: slice) -> Tensor:
+            first, last = int(ends[events.start]), int(ends[events.stop])
+            segments = Segments.from_counts(counts_E[events], last - first)
+            features_PF: Tensor = self.generator(conditions_EC[events], segments, (z_EZ[events], z_PZ[first:last]))
+            return features_PF
+
+        if native.used() is None or counts_E.is_cuda:
+            features = [compute(events) for events in _passes(ends, at_once)]
+        else:
+            features = list(self._pool.map(torch.inference_mode()(compute), _passes(ends, _CPP_PARTICLES)))
+        return torch.cat(features) if len(features) > 1 else features[0]
+
+    @torch.no_grad()
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        """See MuonGenerator."""
+        return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)
+
+
+def _passes(ends: npt.NDArray[np.int64], at_once: int) -> Iterator[slice]:
+    """Consecutive events with at most ``at_once`` particles, or a single larger event. ``ends``: (E + 1,)."""
+    first = 0
+    while first < len(ends) - 1:
+        last = int(np.searchsorted(ends, ends[first] + at_once, side="right")) - 1
+        last = max(last, first + 1)
+        yield slice(first, last)
+        first = last
