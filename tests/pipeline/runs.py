@@ -153,9 +153,11 @@ class Processes:
         return self.finish(process), process.output()
 
     def train(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Summary:
-        """`icestream run` to its end, which has to be a good one."""
+        """`icestream run` to its end, which has to be a good one, and to leave no half-written file of this or of a
+        killed start."""
         exit_code, output = self.run("run", *arguments, environment=environment)
         assert exit_code == 0, f"{output}\n{self.report()}"
+        assert not list(self.run_dir.rglob("*.part"))
         return self.summary()
 
     def wait_for(self, event: Callable[[], T | None], what: str) -> T:
