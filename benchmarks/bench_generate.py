@@ -40,8 +40,14 @@ import torch
 from torch import Tensor
 
 from workloads.base.device import tune_cpu
-from workloads.muons.commands import generate
-from workloads.muons.generation import CHUNK_EVENTS, CountRule, MuonBundles, load_trained, write_bundles
+from workloads.muons.generation import (
+    CHUNK_EVENTS,
+    CountRule,
+    MuonBundles,
+    generate_events,
+    load_trained,
+    write_bundles,
+)
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan_networks import CPU_PIECES, Dense, WganSampler
 from workloads.muons.primaries import Primaries, simulated_primaries
@@ -131,12 +137,12 @@ def grown_mib(num_events: int, count: int) -> float:
     sampler = made_sampler()
     rule = CountRule("constant", constant=count, max_count=100_000)
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
-        for _ in generate(simulated_primaries("bench", 10, "vertical", 0), sampler, SAMPLED, "vertical", 0):
+        for _ in generate_events(simulated_primaries("bench", 10, "vertical", 0), sampler, SAMPLED, "vertical", 0):
             pass
         Path("/proc/self/clear_refs").write_text("5")  # resets the largest resident set
         before = largest_resident_kib()
         primaries = simulated_primaries("bench", num_events, "vertical", 0)
-        bundles = generate(primaries, sampler, rule, "vertical", 0)
+        bundles = generate_events(primaries, sampler, rule, "vertical", 0)
         write_bundles(bundles, Path(folder) / "out.parquet", provenance={})
         return (largest_resident_kib() - before) / 1024
 
@@ -152,7 +158,7 @@ def measure(sampler: WganSampler, num_events: int, repeats: int, folder: Path) -
     primaries: list[Primaries] = list(simulated_primaries("bench", num_events, "vertical", 0))
 
     def events() -> Iterator[MuonBundles]:
-        return generate(primaries, sampler, SAMPLED, "vertical", 0)
+        return generate_events(primaries, sampler, SAMPLED, "vertical", 0)
 
     def write() -> None:
         write_bundles(events(), folder / "out.parquet", provenance={})

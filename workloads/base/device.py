@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -96,7 +96,7 @@ def tune_cpu(device: torch.device) -> None:
     choose_matrix_products(device)
     if not layers.use():
         return
-    error = error_of_a_layer()
+    error = _measured_once(error_of_a_layer)
     if not error <= MOST_ERROR:  # also of NaN
         layers.use_torch()
         logger.warning("layers on the CPU: torch, since those in C++ have errors of %.0e", error)
@@ -142,7 +142,7 @@ def choose_matrix_products(device: torch.device, cpuinfo: Path = _CPUINFO) -> bo
         return False
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
-    error = error_of_a_product()
+    error = _measured_once(error_of_a_product)
     if not error <= MOST_ERROR:
         torch.set_float32_matmul_precision(before)
         logger.info("matrix products: MKL, since oneDNN's have errors of %.0e on this CPU", error)
@@ -161,6 +161,12 @@ def mkl_is_held_back(cpuinfo: Path = _CPUINFO) -> bool:
         return False
     found = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in lines)}
     return found.get("vendor_id", []) not in ([], ["GenuineIntel"]) and "avx512f" in found.get("flags", [])
+
+
+@cache
+def _measured_once(error: Callable[[], float]) -> float:
+    """Return the error: it is the machine's, and generation asks for each piece."""
+    return error()
 
 
 def error_of_a_product() -> float:
