@@ -72,7 +72,7 @@ def main() -> None:
         large = hostile_files._write(folder / "large.parquet", hostile_files.muons_of(counts, 1.0), row_group_size=rows)
         found["large_s"] = _ms(lambda: inspection(large)) / 1000
         (process,) = inspection._all
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{process._process.pid}/status").read_text().splitlines()
         found["peak_mib"] = next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
         print(f"{rows} rows, {counts.sum()} particles: {found['large_s']:.1f} s, peak {found['peak_mib']} MiB")
     inspection.close()

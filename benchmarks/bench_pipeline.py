@@ -41,6 +41,7 @@ from icestream.reading import read_validation_events
 from services.config.root import load_config, store_config
 from services.trainer import service
 from services.trainer.speed import START_UP_STEPS
+from services.trainer.state import TrainState
 from workloads.base.batch import Batch
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
@@ -80,25 +81,24 @@ def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[st
     )
     store_config(run_dir, config)
     made: list[StepsTwice] = []
-    training = service.training_of(config)
-    make_task = training.task
+    make_state = service.new_state
 
-    def make_twice(*given: Any, **named: Any) -> Any:
-        task = make_task(*given, **named)
-        made.append(StepsTwice(task.step))
-        task.step = made[-1]  # type: ignore[method-assign]
-        return task
+    def make_twice(*given: Any) -> TrainState:
+        state = make_state(*given)
+        made.append(StepsTwice(state.task.step))
+        state.task.step = made[-1]  # type: ignore[method-assign]
+        return state
 
     verbs = ["fetcher", *["decoder"] * DECODERS]
     with (run_dir / "log").open("w") as log:
         processes = [
             subprocess.Popen([*ICESTREAM, verb, "--run-dir", str(run_dir)], stdout=log, stderr=log) for verb in verbs
         ]
-        training.task = make_twice  # type: ignore[method-assign]
+        service.new_state = make_twice
         try:
             service.run_trainer(run_dir, config, StopFlag(), read_validation_events, accept_new_plan=False)
         finally:
-            training.task = make_task  # type: ignore[method-assign]
+            service.new_state = make_state
             for process in processes:
                 process.terminate()
                 process.wait()
