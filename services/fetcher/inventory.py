@@ -23,7 +23,6 @@ from common.plan import Blocks, SourceFile, complete_digest, inventory_digest
 from common.text import shown, without_tokens
 from services.config.settings import InputRange
 from services.fetcher.ledger import CommittedPlace, FrozenRange, Ledger
-from services.fetcher.shared_folder import PublishedInventory
 
 logger = logging.getLogger(__name__)
 
@@ -250,94 +249,72 @@ def _normal(name: str) -> str:
 # -------------------------------------------------------------- listing, ahead of the training
 
 
-class Lister:
-    """Listing thread. ``wake_fd`` is readable when collect() has a result. ``expand`` is called in the thread."""
-
-    def __init__(self, expand: Expand) -> None:
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._expand = expand
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="list")
-        self._future: Future[list[SourceFile]] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """True from begin() until collect() has returned the outcome."""
-        return self._future is not None
-
-    def begin(self, inputs: InputRange) -> None:
-        """Begin to list a range."""
-        assert self._future is None
-        self._future = self._thread.submit(self._expand, inputs)
-        self._future.add_done_callback(lambda future: os.eventfd_write(self.wake_fd, 1))
-
-    def collect(self) -> list[SourceFile] | IcestreamError | None:
-        """Return the files of the range, or the error of its listing; None while it is being listed."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.wake_fd)
-        if self._future is None or not self._future.done():
-            return None
-        future, self._future = self._future, None
-        try:
-            return future.result()
-        except IcestreamError as error:
-            return error
-
-    def close(self) -> None:
-        """Wait for the thread; a listing has timeouts of its own."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-        os.close(self.wake_fd)
-
-
 class RangeListing:
-    """Listing of ranges: call turn() often. A range that can't be listed is tried again with growing pauses, for ever,
-    except the first one: errors in the inputs are reported at the start of a run, while a run of weeks waits.
+    """Listing of ranges in a thread: call turn() often, at the latest when ``wake_fd`` is readable.
+
+    A range that can't be listed is tried again with growing pauses, for ever, except the first one: errors in the
+    inputs are reported at the start of a run, while a run of weeks waits.
     """
 
     def __init__(
         self,
         inventory: Inventory,
         ledger: Ledger,
-        lister: Lister,
-        published: PublishedInventory | None = None,
+        expand: Expand,
+        is_there: Callable[[InputRange], bool] = lambda inputs: True,
     ) -> None:
-        """``published``: lists of several shards, for which all but the first wait."""
+        """``expand`` is called in the thread, with a range for which ``is_there`` returns True."""
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.problem = ""
         """Reason that the next range is not listed yet; empty without a problem."""
         self._inventory = inventory
         self._ledger = ledger
-        self._lister = lister
-        self._published = published
+        self._expand = expand
+        self._is_there = is_there
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="list")
+        self._future: Future[list[SourceFile]] | None = None
         self._tries = 0
         self._next_try_s = 0.0
 
     @property
     def listing(self) -> str:
         """Name of the range being listed; empty if none is."""
-        return self._inventory.next_range.name or "the inputs" if self._lister.busy else ""
+        return self._inventory.next_range.name or "the inputs" if self._future is not None else ""
 
     def turn(self, now_s: float, current_block: int, blocks_ahead: int, ranges_wanted: int) -> None:
         """Continue the listing. Raises BadInputError for an error that only the user can fix."""
-        match outcome := self._lister.collect():
-            case NothingFound():
-                self._skip(outcome)
-            case TransientError() | BadInputError():
-                self._failed(outcome, now_s)
-            case list():
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake_fd)
+        if self._future is not None and self._future.done():
+            future, self._future = self._future, None
+            try:
+                files = future.result()
+            except NothingFound as error:
+                self._skip(error)
+            except (TransientError, BadInputError) as error:
+                self._failed(error, now_s)
+            else:
                 if name := self._inventory.next_range.name:
-                    size_gib = sum(file.size_bytes for file in outcome) / 2**30
-                    logger.info("range %s: %d files, %.2f GiB", name, len(outcome), size_gib)
-                self._freeze(outcome)
+                    size_gib = sum(file.size_bytes for file in files) / 2**30
+                    logger.info("range %s: %d files, %.2f GiB", name, len(files), size_gib)
+                self._freeze(files)
         inventory = self._inventory
         if inventory.complete:
             if not inventory.num_files:
                 raise BadInputError("no range holds a file: check --ranges and -i, and `icestream ranges`")
         elif (
-            not self._lister.busy
+            self._future is None
             and now_s >= self._next_try_s
             and self._wants_more(current_block, blocks_ahead, ranges_wanted)
-            and (self._published is None or self._published.is_there(inventory.next_range))
+            and self._is_there(inventory.next_range)
         ):
-            self._lister.begin(inventory.next_range)
+            self._future = self._thread.submit(self._expand, inventory.next_range)
+            self._future.add_done_callback(lambda future: os.eventfd_write(self.wake_fd, 1))
+
+    def close(self) -> None:
+        """Wait for the thread; a listing has timeouts of its own."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        os.close(self.wake_fd)
 
     def _wants_more(self, current_block: int, blocks_ahead: int, ranges_wanted: int) -> bool:
         blocks = self._inventory.blocks

@@ -188,49 +188,41 @@ class DecoderScaling:
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
 
+@dataclass(kw_only=True)
 class Monitor:
-    """Monitor of the fetcher's parts, which changes none of them. ``started_s``: start of the process."""
+    """Monitor of the fetcher's parts, which changes none of them."""
 
-    def __init__(
-        self,
-        config: Config,
-        started_s: float,
-        *,
-        dispatcher: Dispatcher,
-        inventory: Inventory,
-        ledger: Ledger,
-        listing: RangeListing,
-        planner: Planner,
-        remotes: Remotes,
-        arena_bytes: int,
-    ) -> None:
-        self._config = config
-        self._dispatcher = dispatcher
-        self._inventory = inventory
-        self._ledger = ledger
-        self._listing = listing
-        self._planner = planner
-        self._remotes = remotes
-        self._arena_bytes = arena_bytes
-        self._started_s = started_s
-        self.listed = ""
-        """Progress of the listing, set in another thread."""
+    config: Config
+    started_s: float
+    """Start of the process."""
+    dispatcher: Dispatcher
+    inventory: Inventory
+    ledger: Ledger
+    listing: RangeListing
+    planner: Planner
+    remotes: Remotes
+    arena_bytes: int
+    listed: str = ""
+    """Progress of the listing, set in another thread."""
+
+    def __post_init__(self) -> None:
         self._decoded = Rate()
         self._received = Rate()
         self._stalls = Shares()
         self._last_hour = LastHour()
         self._hops = Hops()
-        self._scaling = DecoderScaling(_most_decoders(config)) if config.local.decoders == "auto" else None
+        is_auto = self.config.local.decoders == "auto"
+        self._scaling = DecoderScaling(_most_decoders(self.config)) if is_auto else None
 
     def tick(self, now_s: float, current_block: int) -> None:
         """Measure the hops; nothing before a trainer has sent its cursor."""
-        flows = self._dispatcher.attached_once
-        states = hop_states(self._dispatcher, self._planner.ahead, current_block) if flows else {}
+        flows = self.dispatcher.attached_once
+        states = hop_states(self.dispatcher, self.planner.ahead, current_block) if flows else {}
         self._hops.tick(now_s, states)
 
     def status(self, now_s: float, *, ended: bool) -> FetcherStatus:
         """Return the content of the status file; rates and shares are those since the former call."""
-        dispatcher, units = self._dispatcher, self._dispatcher.units
+        dispatcher, units = self.dispatcher, self.dispatcher.units
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
         hops, batches_occupancy = self._hops.status(now_s)
         wanted = self._decoders_wanted(now_s, stalls["no_credit"], hops["leases"].wait_get_share)
@@ -238,29 +230,29 @@ class Monitor:
         return FetcherStatus(
             state=self._state(ended),
             pid=os.getpid(),
-            uptime_s=now_s - self._started_s,
-            files_total=self._inventory.num_files * (self._config.epochs or 1),
-            epochs=self._config.epochs,
-            ranges=len(self._inventory.ranges),
-            ranges_listed=self._inventory.num_known,
-            listing=self._listing.listing,
-            problem=self._listing.problem or self._planner.pool.problem or dispatcher.problem,
+            uptime_s=now_s - self.started_s,
+            files_total=self.inventory.num_files * (self.config.epochs or 1),
+            epochs=self.config.epochs,
+            ranges=len(self.inventory.ranges),
+            ranges_listed=self.inventory.num_known,
+            listing=self.listing.listing,
+            problem=self.listing.problem or self.planner.pool.problem or dispatcher.problem,
             listed=self.listed,
-            received_bytes=self._remotes.bytes_received,
-            received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),
-            transfers=self._remotes.running,
-            token_expires_s=self._remotes.token_expires_s,
-            files_planned=self._planner.files_planned,
-            files_bad=self._ledger.num_bad_files(),
-            bytes_staged=self._planner.ahead.bytes_held,
-            events_planned=self._planner.events_planned,
+            received_bytes=self.remotes.bytes_received,
+            received_bytes_per_s=self._received.update(now_s, self.remotes.bytes_received),
+            transfers=self.remotes.running,
+            token_expires_s=self.remotes.token_expires_s,
+            files_planned=self.planner.files_planned,
+            files_bad=self.ledger.num_bad_files(),
+            bytes_staged=self.planner.ahead.bytes_held,
+            events_planned=self.planner.events_planned,
             units_planned=units.next_k,
             units_leased=units.num(State.LEASED),
             units_ready=units.num(State.READY),
             units_delivered=units.num(State.DELIVERED),
             slots=units.slots,
             slots_free=len(units.free),
-            arena_bytes=self._arena_bytes,
+            arena_bytes=self.arena_bytes,
             decoders=len(dispatcher.decoders),
             decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.names),
             decoders_wanted=wanted,
@@ -279,15 +271,15 @@ class Monitor:
         """Return the number of decoders wanted; 0 if the user sets it."""
         if self._scaling is None:
             return 0
-        num_staying = self._dispatcher.decoders.num_staying
-        return self._scaling.update(now_s, Load(num_staying, no_credit, idle) if self._dispatcher.trainers else None)
+        num_staying = self.dispatcher.decoders.num_staying
+        return self._scaling.update(now_s, Load(num_staying, no_credit, idle) if self.dispatcher.trainers else None)
 
     def _state(self, ended: bool) -> Literal["listing", "waiting for a trainer", "streaming", "finished"]:
         if ended:
             return "finished"
-        if not self._inventory.num_known:
+        if not self.inventory.num_known:
             return "listing"
-        return "streaming" if self._dispatcher.trainers else "waiting for a trainer"
+        return "streaming" if self.dispatcher.trainers else "waiting for a trainer"
 
 
 def _most_decoders(config: Config) -> int:

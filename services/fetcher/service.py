@@ -36,7 +36,7 @@ from services.fetcher.dispatcher import (
     Send,
 )
 from services.fetcher.dispatcher_state import State
-from services.fetcher.inventory import Inventory, Lister, PendingTrainers, RangeListing, list_range
+from services.fetcher.inventory import Inventory, PendingTrainers, RangeListing, list_range
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.monitor import Exporter, Monitor
 from services.fetcher.planner import FailureBudget, Planner
@@ -198,17 +198,17 @@ class FetcherService:
         )
         self._transport.watch(self._planner.pool.wake_fd)
         expand = partial(list_range, remotes=self._remotes)
-        published = None
-        if shared.folder is not None:
+        if shared.folder is None:
+            self._listing = RangeListing(self._inventory, self._ledger, expand)
+        else:
             published = PublishedInventory(shared, expand)
-        self._lister = Lister(expand if published is None else published.expand)
-        self._transport.watch(self._lister.wake_fd)
-        self._listing = RangeListing(self._inventory, self._ledger, self._lister, published)
+            self._listing = RangeListing(self._inventory, self._ledger, published.expand, published.is_there)
+        self._transport.watch(self._listing.wake_fd)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget)
         self._monitor = Monitor(
-            config,
-            started_s,
+            config=config,
+            started_s=started_s,
             dispatcher=self._dispatcher,
             inventory=self._inventory,
             ledger=self._ledger,
@@ -259,7 +259,7 @@ class FetcherService:
         self._transport.close()
         self._arena.close()
         self._remotes.close()  # before the threads that wait for it
-        self._lister.close()
+        self._listing.close()
         self._planner.close()
         self._ledger.close()
         self._lock.close()  # last: the next fetcher writes into the same cache

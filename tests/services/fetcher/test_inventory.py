@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +22,6 @@ from services.config.root import Config
 from services.config.settings import FetcherConfig, InputRange, make_ranges
 from services.fetcher.inventory import (
     Inventory,
-    Lister,
     PendingTrainers,
     RangeListing,
     list_range,
@@ -241,53 +242,51 @@ def test_a_fetcher_lists_what_is_left_and_logs_the_rest(tmp_path: Path, caplog: 
 LISTED_RANGES = make_ranges(["x/{range}"], "0:4:1")
 
 
-class FakeLister:
-    """Lists at once, what it was given."""
+class FakeExpand:
+    """Files or error of each range, 4 files where nothing is given."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, list[SourceFile] | IcestreamError] = {}
+        self.answers: dict[str, IcestreamError] = {}
         self.begun: list[str] = []
-        self._outcome: list[SourceFile] | IcestreamError | None = None
-        self.busy = False
 
-    def begin(self, one: InputRange) -> None:
+    def __call__(self, one: InputRange) -> list[SourceFile]:
         self.begun.append(one.name)
-        self._outcome = self.answers.get(one.name, [SourceFile(f"/x/{one.name}/{i}", 1) for i in range(4)])
-        self.busy = True
-
-    def collect(self) -> list[SourceFile] | IcestreamError | None:
-        outcome, self._outcome = self._outcome, None
-        self.busy = self.busy and outcome is None
-        return outcome
+        if one.name in self.answers:
+            raise self.answers[one.name]
+        return [SourceFile(f"/x/{one.name}/{i}", 1) for i in range(4)]
 
 
 @pytest.fixture
-def lister() -> FakeLister:
-    return FakeLister()
+def lister() -> FakeExpand:
+    return FakeExpand()
 
 
 Make = Callable[..., RangeListing]
 
 
 @pytest.fixture
-def make(tmp_path: Path, lister: FakeLister) -> Iterator[Make]:
-    ledger = Ledger(tmp_path / LEDGER_FILE)
+def make(tmp_path: Path, lister: FakeExpand) -> Iterator[Make]:
+    with contextlib.ExitStack() as stack:
+        ledger = Ledger(tmp_path / LEDGER_FILE)
+        stack.callback(ledger.close)
 
-    def make_listing(ranges: list[InputRange] = LISTED_RANGES) -> RangeListing:
-        blocks = Blocks.of_ranges(len(ranges), StreamConfig(block_files=2), 0, 1)
-        inventory = Inventory(ledger, ranges, blocks)
-        return RangeListing(inventory, ledger, lister)  # type: ignore[arg-type]
+        def make_listing(ranges: list[InputRange] = LISTED_RANGES) -> RangeListing:
+            blocks = Blocks.of_ranges(len(ranges), StreamConfig(block_files=2), 0, 1)
+            listing = RangeListing(Inventory(ledger, ranges, blocks), ledger, lister)
+            stack.callback(listing.close)
+            return listing
 
-    yield make_listing
-    ledger.close()
+        yield make_listing
 
 
 def turns(listing: RangeListing, times: int = 10, *, block: int = 0, now_s: float = 0.0, wanted: int = 0) -> None:
     for _ in range(times):
         listing.turn(now_s, block, 1, wanted)
+        if listing.listing:
+            assert select.select([listing.wake_fd], [], [], 20)[0]
 
 
-def test_one_range_beyond_the_one_in_training_is_listed(make: Make, lister: FakeLister) -> None:
+def test_one_range_beyond_the_one_in_training_is_listed(make: Make, lister: FakeExpand) -> None:
     listing = make()
     turns(listing)
     assert len(lister.begun) == 2
@@ -301,7 +300,7 @@ def test_one_range_beyond_the_one_in_training_is_listed(make: Make, lister: Fake
     assert len(lister.begun) == 5
 
 
-def test_empty_ranges_are_skipped_and_the_next_are_listed(make: Make, lister: FakeLister) -> None:
+def test_empty_ranges_are_skipped_and_the_next_are_listed(make: Make, lister: FakeExpand) -> None:
     for name in ("0000000-0000000", "0000002-0000002", "0000003-0000003"):
         lister.answers[name] = NothingFound("no file matches")
     listing = make()
@@ -314,19 +313,19 @@ def test_empty_ranges_are_skipped_and_the_next_are_listed(make: Make, lister: Fa
         turns(make(inputs))
 
 
-def test_no_file_in_any_range_is_an_error(make: Make, lister: FakeLister) -> None:
+def test_no_file_in_any_range_is_an_error(make: Make, lister: FakeExpand) -> None:
     lister.answers = dict.fromkeys([one.name for one in LISTED_RANGES], NothingFound("empty"))
     with pytest.raises(BadInputError, match="no range holds a file"):
         turns(make(), 20)
 
 
-def test_the_first_failure_of_a_run_ends_it_at_once(make: Make, lister: FakeLister) -> None:
+def test_the_first_failure_of_a_run_ends_it_at_once(make: Make, lister: FakeExpand) -> None:
     lister.answers["0000000-0000000"] = TransientError("the federation is away")
     with pytest.raises(BadInputError, match="the federation is away"):
         turns(make())
 
 
-def test_a_later_range_is_tried_again_with_growing_pauses_and_told(make: Make, lister: FakeLister) -> None:
+def test_a_later_range_is_tried_again_with_growing_pauses_and_told(make: Make, lister: FakeExpand) -> None:
     lister.answers["0000001-0000001"] = TransientError("away")
     listing = make()
     turns(listing)
@@ -341,24 +340,3 @@ def test_a_later_range_is_tried_again_with_growing_pauses_and_told(make: Make, l
     del lister.answers["0000001-0000001"]
     turns(listing, now_s=1000.0)
     assert listing.problem == ""
-
-
-def test_a_lister_lists_in_its_thread_and_tells_errors() -> None:
-    import select
-
-    def expand(one: InputRange) -> list[SourceFile]:
-        if one.inputs == ("bad",):
-            raise TransientError("away")
-        return [SourceFile("a", 1)]
-
-    lister = Lister(expand)
-    try:
-        for inputs, expected in ((("good",), list), (("bad",), TransientError)):
-            lister.begin(InputRange("r", inputs))
-            assert lister.busy
-            assert select.select([lister.wake_fd], [], [], 20)[0]
-            assert isinstance(lister.collect(), expected)
-            assert not lister.busy
-        assert lister.collect() is None
-    finally:
-        lister.close()
