@@ -1,10 +1,14 @@
-"""Hops, the number of decoders wanted, and the metrics as Prometheus gets them over HTTP."""
+"""Hops, the number of decoders wanted, the metrics as Prometheus gets them, and the monitoring that reads these."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
+import shutil
 import socket
+import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -235,13 +239,8 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
     assert 0 < told["icestream_disk_free_bytes"] < told["icestream_disk_size_bytes"]
 
     write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"token_expires_s": 2e9}))
-    write_status(
-        tmp_path,
-        "trainer",
-        TRAINER.model_copy(
-            update={"gpu": GpuStatus(utilisation=0.75, memory_share=0.5, reserved_bytes=77), "flops_per_s": 2e12}
-        ),
-    )
+    gpu = GpuStatus(utilisation=0.75, memory_share=0.5, reserved_bytes=77)
+    write_status(tmp_path, "trainer", TRAINER.model_copy(update={"gpu": gpu, "flops_per_s": 2e12}))
     write_status(tmp_path, "run", RunStatus(restarts={"trainer": 2, "fetcher": 0}))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / TRAINER.checkpoint).touch()
@@ -268,3 +267,98 @@ def test_only_loopback_is_listened_on(exporter: Exporter) -> None:
         assert connection.getpeername()[0] == "127.0.0.1"
     with pytest.raises(OSError), socket.create_connection(("127.0.0.2", exporter.port), timeout=20):  # noqa: PT011
         pass
+
+
+# -------------------------------------------------------------- what configs/monitoring provisions, a real Prometheus
+
+
+MONITORING = Path(__file__).resolve().parents[3] / "configs/monitoring"
+DASHBOARD = json.loads((MONITORING / "grafana/dashboards/icestream.json").read_text())
+ALERTS = (MONITORING / "alerts.yml").read_text()
+
+
+def test_every_metric_of_dashboard_and_alerts_is_exported(tmp_path: Path, exporter: Exporter) -> None:
+    """Of a run on a GPU, with a token, a checkpoint and a supervisor."""
+    hops = dict.fromkeys(("staged", "leases", "slots"), Hop(occupancy=0.5))
+    write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"hops": hops, "token_expires_s": 2e9}))
+    gpu = GpuStatus.model_validate(dict.fromkeys(GpuStatus.model_fields, 1))
+    trainer = TRAINER.model_copy(update={"gpu": gpu, "flops_per_s": 1e12, "checkpoint": "checkpoint.pt"})
+    write_status(tmp_path, "trainer", trainer)
+    write_status(tmp_path, "run", RunStatus(restarts={"trainer": 1}))
+    (tmp_path / "checkpoint.pt").touch()
+    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    asked = set(re.findall(r"icestream_\w+", "\n".join([*queries, *re.findall("expr: (.*)", ALERTS)])))
+    assert len(asked) > 25
+    assert asked <= {name.partition("{")[0] for name in samples(scrape(exporter))}
+
+
+def test_the_dashboard_asks_the_datasource_that_is_provisioned() -> None:
+    sources = {target["datasource"]["uid"] for panel in DASHBOARD["panels"] for target in panel["targets"]}
+    (uid,) = sources | {variable["datasource"]["uid"] for variable in DASHBOARD["templating"]["list"]}
+    assert f"uid: {uid}," in (MONITORING / "grafana/datasources/prometheus.yml").read_text()
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def program(name: str) -> str:
+    """Path of a program of Debian's package `prometheus`; the test is skipped where it isn't, and fails in CI."""
+    found = shutil.which(name)
+    if found is None:
+        assert os.environ.get("REQUIRE_PROMETHEUS") != "1", "REQUIRE_PROMETHEUS=1, and prometheus is not installed"
+        pytest.skip(f"{name} is not installed (Debian: apt-get install prometheus)")
+    return found
+
+
+GOOD = {
+    'icestream_status_age_seconds{service="trainer"}': "0x120",
+    'icestream_fetcher_state{state="finished"}': "0x120",
+    "icestream_trainer_steps_total": "0+9x120",
+    'icestream_trainer_state{state="training"}': "1x120",
+    'icestream_trainer_health{state="critical"}': "0x120",
+    'icestream_restarts_total{service="trainer"}': "0x120",
+    "icestream_checkpoint_timestamp_seconds": "7000x120",
+    "icestream_disk_free_bytes": "50x120",
+    "icestream_disk_size_bytes": "100x120",
+    "icestream_fetcher_token_expiry_timestamp_seconds": "99999x120",
+}
+"""Series of a run that is well, a minute each, up to the time of the test: 7,200 s."""
+BAD = {
+    "IcestreamSilent": ('icestream_status_age_seconds{service="trainer"}', "0+60x120"),
+    "IcestreamNoProgress": ("icestream_trainer_steps_total", "9x120"),
+    "IcestreamUnhealthy": ('icestream_trainer_health{state="critical"}', "1x120"),
+    "IcestreamRestarts": ('icestream_restarts_total{service="trainer"}', "0+1x120"),
+    "IcestreamCheckpointOld": ("icestream_checkpoint_timestamp_seconds", "60x120"),
+    "IcestreamDiskFull": ("icestream_disk_free_bytes", "4x120"),
+    "IcestreamTokenExpires": ("icestream_fetcher_token_expiry_timestamp_seconds", "9000x120"),
+}
+
+
+def of_a_run(series: str) -> str:
+    """Series with the label of its run."""
+    name, _, labels = series.partition("{")
+    return f'{name}{{instance="a",{labels or "}"}'
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("alert", [None, *BAD])
+def test_each_alert_fires_for_its_own_fault_alone(tmp_path: Path, alert: str | None) -> None:
+    assert set(BAD) == set(re.findall(r"alert: (\w+)", ALERTS))
+    (tmp_path / "alerts.yml").write_text(ALERTS)
+    series = GOOD | ({} if alert is None else dict([BAD[alert]]))
+    expected = "count by (alertname) (ALERTS{alertstate='firing'})"
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": of_a_run(name), "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": expected,
+                "eval_time": "2h",
+                "exp_samples": [] if alert is None else [{"labels": f'{{alertname="{alert}"}}', "value": 1}],
+            }
+        ],
+    }
+    told = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(json.dumps(told))  # JSON is YAML
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

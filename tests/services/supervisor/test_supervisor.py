@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from stand_ins import CTRL_C, EVERYONE, PATIENCE_S, STAND_IN, Stage, Story, signal_self, started, started_times
+from stand_ins import CTRL_C, EVERYONE, PATIENCE_S, Stage, Story, signal_self, started, started_times
 
 from common.locks import RunAttempt
 from common.paths import shard_dir
 from common.status import FetcherStatus, write_status
 from services.supervisor import supervisor as supervisor_module
-from services.supervisor import supervisor as trainer_group
 from services.supervisor.child import MOST_FAILURES
 from services.supervisor.supervisor import NodeGroup
 
@@ -261,7 +257,7 @@ def test_several_trainers_get_torchruns_environment(stage: Stage, monkeypatch: p
 def test_when_one_trainer_dies_all_start_again_once_all_have_ended(
     stage: Stage, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_group, "GROUP_END_S", 0.05)  # the stand-ins don't see that the other one is gone
+    monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)  # the stand-ins don't see that the other one is gone
     stage.script = [
         (started(*GROUP), kill_pid(stage, victim)),
         (
@@ -277,7 +273,7 @@ def test_when_one_trainer_dies_all_start_again_once_all_have_ended(
 def test_a_mistake_of_the_user_is_told_once_whichever_trainer_ends_first(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_group, "GROUP_END_S", 0.05)
+    monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)
     stage.behaviours = {"trainer": "waits", "trainer-1": "refuses"}
     outcome = stage.run(trainers=2)
     assert (outcome.exit_code, outcome.error) == (2, "trainer-1: no such file: demo")
@@ -372,19 +368,6 @@ def test_a_stop_waits_for_no_trainer_when_another_node_is_lost_meanwhile(stage: 
     ]
     outcome = stage.run()  # its timeout is the test's patience
     assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
-
-
-SUPERVISOR = """
-import sys
-from pathlib import Path
-from services.config.root import LocalConfig
-from services.supervisor.supervisor import Supervisor
-
-run_dir, stand_in = Path(sys.argv[1]), sys.argv[2]
-command = lambda name: [sys.executable, "-I", "-S", "-c", stand_in, name, "waits", str(run_dir)]
-outcome = Supervisor(run_dir, LocalConfig(), command).run()
-sys.exit(outcome.exit_code)
-"""
 
 
 def test_ctrl_c_stops_the_trainer_first_then_the_decoders_then_the_fetcher(stage: Stage) -> None:
@@ -495,19 +478,6 @@ def test_what_a_service_has_started_does_not_outlive_it(stage: Stage) -> None:
         (started(*EVERYONE), CTRL_C),
     ]
     stage.run()
-
-
-def test_a_supervisor_that_is_terminated_leaves_nothing_behind(stage: Stage) -> None:
-    command = [sys.executable, "-c", SUPERVISOR, str(stage.run_dir), STAND_IN]
-    with subprocess.Popen(command) as supervisor:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not started(*EVERYONE)(stage.story()):
-            assert time.monotonic() < deadline_s
-            assert supervisor.poll() is None
-            time.sleep(0.01)
-        supervisor.terminate()
-        assert supervisor.wait(PATIENCE_S) == 130
-    assert next(name for name, what in stage.story() if what == "SIGTERM") == "trainer"
 
 
 def test_a_second_ctrl_c_kills_what_does_not_stop_and_a_second_sigterm_does_not(stage: Stage) -> None:

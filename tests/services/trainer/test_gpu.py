@@ -42,7 +42,7 @@ def test_memory_is_in_bytes_and_what_nvml_does_not_say_is_unknown() -> None:
 
 
 class FakeNvml:
-    """Answers with the given percentages, one after the other, and then as it is told."""
+    """Answers with the given percentages, one after the other, and then with an error."""
 
     class NVMLError(Exception):
         pass
@@ -50,8 +50,6 @@ class FakeNvml:
     def __init__(self, *percents: int, fails: bool = False) -> None:
         self.percents = list(percents)
         self.fails = fails
-        self.used_up = threading.Event()
-        self.go_on = threading.Event()
         self.asked_for = ""
 
     def nvmlInit(self) -> None:
@@ -65,8 +63,6 @@ class FakeNvml:
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
         assert handle == "handle"
         if not self.percents:
-            self.used_up.set()
-            assert self.go_on.wait(30)
             raise self.NVMLError("GPU is lost")
         percent = self.percents.pop(0)
         return SimpleNamespace(gpu=percent, memory=percent / 2)
@@ -94,8 +90,8 @@ class FakeAllocator:
 
 
 def test_the_figures_are_means_since_they_were_last_read() -> None:
-    nvml, allocator = FakeNvml(100, 50, 0, 90), FakeAllocator(4)
-    sampler = GpuSampler(allocator.allocated_bytes, nvml, "handle", period_s=0.001)
+    allocator = FakeAllocator(4)
+    sampler = GpuSampler(allocator.allocated_bytes, FakeNvml(100, 50, 0, 90), "handle", period_s=0.001)
     assert allocator.used_up.wait(30)
     assert sampler.read() == {
         GPU_UTILISATION: pytest.approx(0.6),
@@ -104,7 +100,6 @@ def test_the_figures_are_means_since_they_were_last_read() -> None:
         MEAN_ALLOCATED: 2.5,
     }
     assert sampler.read() == {}, "nothing was sampled since"
-    nvml.go_on.set()
     allocator.go_on.set()
     sampler.close()
 
@@ -112,9 +107,8 @@ def test_the_figures_are_means_since_they_were_last_read() -> None:
 def test_a_gpu_that_is_lost_to_nvml_is_told_once_and_its_memory_is_sampled_further(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    nvml, allocator = FakeNvml(40), FakeAllocator(3)
-    nvml.go_on.set()
-    sampler = GpuSampler(allocator.allocated_bytes, nvml, "handle", period_s=0.001)
+    allocator = FakeAllocator(3)
+    sampler = GpuSampler(allocator.allocated_bytes, FakeNvml(40), "handle", period_s=0.001)
     assert allocator.used_up.wait(30)
     assert sampler.read() == {
         GPU_UTILISATION: 0.4,
@@ -148,7 +142,6 @@ def test_a_gpu_without_nvml_is_told_once_and_its_memory_is_sampled(
 def test_the_device_is_found_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234-ab"))
     nvml = FakeNvml(1, 2, 3)
-    nvml.go_on.set()
     assert start_gpu_sampler(torch.device("cpu"), nvml) is None
     sampler = start_gpu_sampler(torch.device("cuda"), nvml)
     assert sampler is not None
@@ -176,8 +169,6 @@ def test_a_real_gpu_tells_its_utilisation() -> None:
 
 
 MIB = 1 << 20
-
-
 MAX_PARTICLES = 512
 
 
