@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self, get_args
 
 from common.atomic_file import Publishing
@@ -139,6 +138,11 @@ class Holder:
     def __str__(self) -> str:
         return f"{self.host} since {self.since} ({self.what}, process {self.pid})"
 
+    @property
+    def who(self) -> str:
+        """Command, process id and host, for people."""
+        return f"{self.what}, process {self.pid} on {self.host}"
+
 
 class RunLock:
     """Exclusive lock on one part of a run. Its file names the holder; a lock of a dead holder excludes no process.
@@ -193,9 +197,7 @@ class RunLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, note: str) -> None:

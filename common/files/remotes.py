@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import fsspec
@@ -230,9 +229,7 @@ class Remotes:
     def __enter__(self) -> Remotes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def expand_pelican(self, url: str) -> list[SourceFile]:

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -180,7 +180,7 @@ def _of_one(run_dir: Path, now_s: float) -> RunSnapshot:
     fetcher = read_fetchers(run_dir)
     trainer = read_status(run_dir, "trainer", TrainerStatus)
     changed_s = _changed_s(run_dir, "*")
-    here = _in_words(occupant(run_dir))
+    here = occupant(run_dir)
     if run is not None and here is None and changed_s is not None and changed_s > run.changed_s + _LAG_S:
         run = None  # services that were started one by one went on later
     reported = trainer
@@ -188,7 +188,7 @@ def _of_one(run_dir: Path, now_s: float) -> RunSnapshot:
         reported = None
     silent_s = now_s - changed_s if changed_s is not None else None
     state = state_of(here, run, reported, silent_s=silent_s)
-    processes = _processes(run, fetcher, trainer) if here is not None and here.is_alive else []
+    processes = _processes(run, fetcher, trainer) if here is not None and here.is_alive() else []
     return _snapshot(run_dir, state, run, fetcher, trainer, now_s=now_s, changed_s=changed_s, processes=processes)
 
 
@@ -201,7 +201,7 @@ def _of_nodes(shared: Path, now_s: float) -> RunSnapshot:
     note, noted_s = first
     if holder is not None and (holder.host, holder.pid) != (note.host, note.pid):
         holder = None  # frozen, while the run went on elsewhere
-    state = _state_of_nodes(note, now_s - noted_s, _in_words(holder))
+    state = _state_of_nodes(note, now_s - noted_s, holder)
     trainer = _training_of_nodes(shared, state[0], now_s)
     return _snapshot(shared, state, None, None, trainer, now_s=now_s, changed_s=noted_s, nodes=note.nodes)
 
@@ -288,39 +288,24 @@ def _snapshot(
 # ------------------------------------------------------------------ state
 
 
-class Occupant(NamedTuple):
-    """Process that holds a run's lock or was killed while it did: `icestream run`, else a service started by hand."""
-
-    text: str
-    """Command, process id and host, for people."""
-    is_alive: bool | None
-    """None: it can't be seen from here."""
-
-
-def _in_words(holder: Holder | None) -> Occupant | None:
-    if holder is None:
-        return None
-    return Occupant(f"{holder.what}, process {holder.pid} on {holder.host}", holder.is_alive())
-
-
 def state_of(
-    occupant: Occupant | None, run: RunStatus | None, trainer: TrainerStatus | None, *, silent_s: float | None
+    occupant: Holder | None, run: RunStatus | None, trainer: TrainerStatus | None, *, silent_s: float | None
 ) -> tuple[State, str]:
     """Return the state of a run and its reason. Pure.
 
     ``trainer``: None if it has not reported in this session. ``silent_s``: age of the newest status; None without one.
     """
-    if occupant is not None and occupant.is_alive is False:
-        return "killed", f"{occupant.text}, is gone and recorded no end: it was killed, or its machine went down"
+    if occupant is not None and occupant.is_alive() is False:
+        return "killed", f"{occupant.who}, is gone and recorded no end: it was killed, or its machine went down"
     if occupant is not None:
-        if occupant.is_alive is None and (silent_s is None or silent_s > SILENT_S):
+        if occupant.is_alive() is None and (silent_s is None or silent_s > SILENT_S):
             age = f" for {duration(silent_s)}" if silent_s is not None else ""
-            return "unknown", f"no sign of life{age} from {occupant.text}; it can't be seen from here"
+            return "unknown", f"no sign of life{age} from {occupant.who}; it can't be seen from here"
         if (run is not None and run.state == "stopping") or (trainer is not None and trainer.state in _END):
-            return "stopping", occupant.text
+            return "stopping", occupant.who
         if trainer is None or trainer.state == "starting":
-            return "starting", occupant.text
-        return "running", occupant.text
+            return "starting", occupant.who
+        return "running", occupant.who
     if run is not None and run.state not in ("running", "stopping"):
         return run.state, run.error
     if run is not None:
@@ -332,7 +317,7 @@ def state_of(
     return "unknown", f"the trainer's last state was {trainer.state!r}"
 
 
-def _state_of_nodes(note: NodeNote, silent_s: float, occupant: Occupant | None) -> tuple[State, str]:
+def _state_of_nodes(note: NodeNote, silent_s: float, occupant: Holder | None) -> tuple[State, str]:
     """Return the state of a run by the note of node 0, and its reason. ``occupant``: of the shared folder's lock."""
     who = f"{note}, of {note.nodes}"
     if note.state == "ended":
@@ -340,7 +325,7 @@ def _state_of_nodes(note: NodeNote, silent_s: float, occupant: Occupant | None) 
         return ends.get(note.exit_code, "failed"), note.text
     if silent_s > SILENT_S:
         return "unknown", f"no sign of life for {duration(silent_s)} from {who}"
-    if occupant is not None and occupant.is_alive is False:
+    if occupant is not None and occupant.is_alive() is False:
         return "killed", f"{who}, is gone and recorded no end: it was killed, or its machine went down"
     where = f"{who}; progress: `icestream status {note.run_dir}` on {note.host}"
     return ("running" if note.state == "running" else "starting"), where

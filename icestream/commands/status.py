@@ -411,19 +411,19 @@ def stop(run_dir: Path) -> None:
 
 def ask_to_stop(run_dir: Path, part: RunPart, holder: Holder) -> None:
     """Send SIGTERM to the process that holds this lock and to no other. Raises BadInputError if it can't be done."""
-    who = f"{holder.what}, process {holder.pid} on {holder.host}"
+    who = shown(holder.who, 300)
     if holder.is_alive() is None:
-        raise BadInputError(f"{run_dir} is run by {shown(who, 300)}, which can't be seen from here: stop it there")
+        raise BadInputError(f"{run_dir} is run by {who}, which can't be seen from here: stop it there")
     try:
         if holder.is_alive() and not is_held_by(run_dir, part, holder):
             raise BadInputError(
-                f"{run_dir}: its lock names {shown(who, 300)}, which does not hold it: the note is of somebody else's"
+                f"{run_dir}: its lock names {who}, which does not hold it: the note is of somebody else's"
                 " making, and nothing was stopped"
             )
         if holder.send(signal.SIGTERM):
-            click.echo(f"asked {shown(who, 300)}, to stop; Ctrl-C ends the waiting only")
+            click.echo(f"asked {who}, to stop; Ctrl-C ends the waiting only")
     except PermissionError:
-        raise BadInputError(f"{run_dir} is run by {shown(who, 300)}, of another user: only they can stop it") from None
+        raise BadInputError(f"{run_dir} is run by {who}, of another user: only they can stop it") from None
 
 
 def _stoppable(run_dir: Path) -> tuple[RunPart, Holder | None]:

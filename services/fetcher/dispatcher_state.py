@@ -361,8 +361,6 @@ class Trainers:
         self.all = [TrainerState(0, 0)]
         self.committed = m.Cursor()
         """Cursor of the newest checkpoint on disk."""
-        self.barren_epochs = 0
-        """Whole epochs without an event to train."""
         self.complete_epochs: dict[int, int] = {}
         """Events delivered of each epoch that was completed here, from its first unit on."""
         self._slots = slots
@@ -475,7 +473,6 @@ class Trainers:
             if self._counted_epoch is not None:
                 if self._counted_events is not None:
                     self.complete_epochs[self._counted_epoch] = self._counted_events
-                    self.barren_epochs += self._counted_events == 0
                 self._counted_events = 0
                 # A shard may have no block in an epoch.
                 self.complete_epochs |= dict.fromkeys(range(self._counted_epoch + 1, epoch), 0)

@@ -293,9 +293,8 @@ class FetcherService:
 
     def _is_barren(self) -> bool:
         """Return True if a whole epoch had no event to train, in any shard."""
-        if self._epochs is None:
-            return self._dispatcher.places.barren_epochs > 0
-        return self._epochs.is_barren(self._dispatcher.places.complete_epochs)
+        complete = self._dispatcher.places.complete_epochs
+        return 0 in complete.values() if self._epochs is None else self._epochs.is_barren(complete)
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -193,27 +193,9 @@ class Snapshot:
         self.content = content
         self._copied = copied
 
-    def wait(self) -> None:
-        """Wait for the copies from the device."""
-        if self._copied is not None:
-            self._copied.synchronize()
-
-    def restorable(self) -> dict[str, Any]:
-        """Copy of the content: the restored objects may be changed in place."""
-        self.wait()
-        content: dict[str, Any] = _with_tensors(self.content, lambda tensor: tensor.clone())
-        return content
-
-
-class Snapshots:
-    """Snapshots of content on one device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def take(self, content: dict[str, Any]) -> Snapshot:
-        """Snapshot of ``content``.
+    @classmethod
+    def of(cls, content: dict[str, Any], stream: torch.cuda.Stream | None) -> Self:
+        """Snapshot of ``content``. ``stream``: one of its device for the transfers; None on a CPU.
 
         On CUDA the host doesn't wait: the training stream copies everything on the device, and a separate stream
         transfers the copy into page-locked memory while the next step runs.
@@ -229,16 +211,27 @@ class Snapshots:
             return host
 
         copied = _with_tensors(content, to_host)
-        if not on_device or self._stream is None:
-            return Snapshot(copied)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+        if not on_device or stream is None:
+            return cls(copied)
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
             for host, still in on_device:
                 host.copy_(still, non_blocking=True)
-                still.record_stream(self._stream)
+                still.record_stream(stream)
             event = torch.cuda.Event()
-            event.record(self._stream)
-        return Snapshot(copied, event)
+            event.record(stream)
+        return cls(copied, event)
+
+    def wait(self) -> None:
+        """Wait for the copies from the device."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def restorable(self) -> dict[str, Any]:
+        """Copy of the content: the restored objects may be changed in place."""
+        self.wait()
+        content: dict[str, Any] = _with_tensors(self.content, lambda tensor: tensor.clone())
+        return content
 
 
 def not_finite(content: object) -> list[str]:
@@ -319,7 +312,7 @@ class Commits:
         self._feed = feed
         self._config_json = config_json
         self._every = every
-        self._snapshots = Snapshots(state.device)
+        self._stream = torch.cuda.Stream(state.device) if state.device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: _Commit | None = None
         self._saved: _Commit | None = None
@@ -423,7 +416,7 @@ class Commits:
 
     def _snapshot(self, health: Health, audit_bytes: dict[str, int]) -> Snapshot:
         self._state.audit_bytes = audit_bytes
-        return self._snapshots.take(self._state.checkpoint(self._config_json) | {"health": health.label})
+        return Snapshot.of(self._state.checkpoint(self._config_json) | {"health": health.label}, self._stream)
 
     def _begin(self, began_s: float, health: Health, score: float | None, audit_bytes: dict[str, int]) -> None:
         assert self._writing is None

@@ -10,8 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from json import dumps
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from icestream.cli import workload_of_run
 from icestream.commands import status as module
 from icestream.commands.checks import refuse_folder_of_nodes
 from icestream.commands.plan import ranges
-from icestream.commands.snapshot import Occupant, RunSnapshot, read_run, state_of
+from icestream.commands.snapshot import RunSnapshot, read_run, state_of
 from icestream.commands.status import Tails, done_share, logs, ls, render, rows_of, status, stop
 from services.config.root import Config, store_config
 from services.supervisor.nodes.note import NodeNote
@@ -127,9 +126,17 @@ def test_a_folder_that_is_no_run_directory_or_can_not_be_read_is_one_clear_error
         CliRunner().invoke(status, [str(tmp_path), "--once"], catch_exceptions=False)
 
 
-HERE = Occupant("icestream run, process 7 on a", is_alive=True)
-GONE = Occupant("icestream run, process 7 on a", is_alive=False)
-ELSEWHERE = Occupant("icestream run, process 7 on b", is_alive=None)
+@dataclass(frozen=True)
+class FakeHolder(Holder):
+    lives: bool | None = None
+
+    def is_alive(self) -> bool | None:
+        return self.lives
+
+
+HERE = FakeHolder("a", "", 7, "", "icestream run", lives=True)
+GONE = replace(HERE, lives=False)
+ELSEWHERE = replace(HERE, host="b", lives=None)
 TRAINING = TrainerStatus(state="training", step=3)
 FINISHED = TrainerStatus(state="finished")
 GONE_WORDS = "icestream run, process 7 on a, is gone and recorded no end: it was killed, or its machine went down"
@@ -139,16 +146,16 @@ SILENT_WORDS = "no sign of life for 1 h from icestream run, process 7 on b; it c
 @pytest.mark.parametrize(
     ("occupant", "run", "trainer", "silent_s", "state", "reason"),
     [
-        (HERE, RunStatus(), TRAINING, 0.1, "running", HERE.text),
-        (HERE, RunStatus(), None, 0.1, "starting", HERE.text),
-        (HERE, RunStatus(), TrainerStatus(), 0.1, "starting", HERE.text),
-        (HERE, RunStatus(state="stopping"), TRAINING, 0.1, "stopping", HERE.text),
-        (HERE, RunStatus(), FINISHED, 0.1, "stopping", HERE.text),
-        (HERE, None, TRAINING, 0.1, "running", HERE.text),
+        (HERE, RunStatus(), TRAINING, 0.1, "running", HERE.who),
+        (HERE, RunStatus(), None, 0.1, "starting", HERE.who),
+        (HERE, RunStatus(), TrainerStatus(), 0.1, "starting", HERE.who),
+        (HERE, RunStatus(state="stopping"), TRAINING, 0.1, "stopping", HERE.who),
+        (HERE, RunStatus(), FINISHED, 0.1, "stopping", HERE.who),
+        (HERE, None, TRAINING, 0.1, "running", HERE.who),
         (GONE, RunStatus(), TRAINING, 0.1, "killed", GONE_WORDS),
         (GONE, RunStatus(state="finished"), TRAINING, 0.1, "killed", GONE_WORDS),  # an end of a former session
         (None, RunStatus(state="running"), TRAINING, 9.0, "killed", None),
-        (ELSEWHERE, RunStatus(), TRAINING, 5.0, "running", ELSEWHERE.text),
+        (ELSEWHERE, RunStatus(), TRAINING, 5.0, "running", ELSEWHERE.who),
         (ELSEWHERE, RunStatus(), TRAINING, 3600.0, "unknown", SILENT_WORDS),
         (ELSEWHERE, RunStatus(), TRAINING, None, "unknown", None),
         (None, RunStatus(state="interrupted", error="why"), TRAINING, 9.0, "interrupted", "why"),
@@ -160,7 +167,7 @@ SILENT_WORDS = "no sign of life for 1 h from icestream run, process 7 on b; it c
     ],
 )
 def test_the_state_follows_from_the_process_and_the_newest_statuses(
-    occupant: Occupant | None,
+    occupant: Holder | None,
     run: RunStatus | None,
     trainer: TrainerStatus | None,
     silent_s: float | None,
@@ -411,7 +418,7 @@ def holding(run_dir: Path, part: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def leave_note(run_dir: Path, holder: Holder) -> None:
     (run_dir / "locks").mkdir(exist_ok=True)
-    (run_dir / "locks/run").write_text(dumps(asdict(holder)))
+    (run_dir / "locks/run").write_text(json.dumps(asdict(holder)))
 
 
 @pytest.mark.process

@@ -442,9 +442,9 @@ def test_a_whole_epoch_without_an_event_to_train_is_noticed(make_dispatcher: Cal
     dispatcher = make_dispatcher(slots=8, units=0, want=8)
     dispatcher.add_units([dataclasses.replace(unit(k), epoch=k // 2) for k in range(6)])
     dispatcher.handle("a", m.Hello(6))
-    for k, barren in enumerate((0, 0, 0, 0, 1, 1)):
+    for k, complete in enumerate(({}, {}, {}, {}, {1: 0}, {1: 0})):
         dispatcher.handle("a", m.Done(k, k + 1, m.Layout(0, 0, 0), m.Tally(rows_read=5, empty=5)))
-        assert dispatcher.places.barren_epochs == barren, k
+        assert dispatcher.places.complete_epochs == complete, k
 
 
 def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(

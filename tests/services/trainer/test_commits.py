@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from common.messages import Cursor
-from services.trainer.commits import Commits, Snapshots, not_finite
+from services.trainer.commits import Commits, Snapshot, not_finite
 from services.trainer.health import Health, NotFinite, Unhealthy
 from services.trainer.position import StreamPosition
 from services.trainer.state import TrainState
@@ -369,7 +369,7 @@ def test_a_snapshot_stays_what_it_was_while_training_goes_on(name: str) -> None:
     device = torch.device(name)
     network, optimiser, content = trained(device)
     before = flat(content)
-    snapshot = Snapshots(device).take(content)
+    snapshot = Snapshot.of(content, torch.cuda.Stream(device) if name == "cuda" else None)
     for _ in range(20):
         train(network, optimiser, device)
     snapshot.wait()
@@ -384,7 +384,7 @@ def test_a_snapshot_stays_what_it_was_while_training_goes_on(name: str) -> None:
 def test_training_can_go_back_to_a_snapshot_again_and_again() -> None:
     network, optimiser, content = trained(CPU)
     before = flat(content)
-    snapshot = Snapshots(CPU).take(content)
+    snapshot = Snapshot.of(content, None)
     for _ in range(2):
         train(network, optimiser, CPU)
         content = snapshot.restorable()
@@ -395,7 +395,7 @@ def test_training_can_go_back_to_a_snapshot_again_and_again() -> None:
 
 def test_attributes_that_torch_hangs_on_its_dicts_are_kept() -> None:
     _, _, content = trained(CPU)
-    copied = Snapshots(CPU).take(content).content["network"]
+    copied = Snapshot.of(content, None).content["network"]
     assert isinstance(copied, OrderedDict)
     assert copied._metadata == content["network"]._metadata  # type: ignore[attr-defined]
 
