@@ -28,6 +28,8 @@ LAYOUT = m.Layout(5, 9, 1)
 TALLY = m.Tally(rows_read=5)
 START = m.Cursor()
 
+Make = Callable[..., Dispatcher]
+
 
 def unit(k: int, block: int = 0, first: int = 0) -> m.Unit:
     part = m.Part(file=k, path="f", row_group=0, first_row=0, rows=5, particles=9, file_row=0, remote="https://h/f")
@@ -52,7 +54,7 @@ def delivered(actions: list[Action]) -> list[int]:
 
 
 @pytest.fixture
-def make_dispatcher() -> Iterator[Callable[..., Dispatcher]]:
+def make_dispatcher() -> Iterator[Make]:
     """Makes dispatchers with a plan and an attached trainer `t`; their invariants are checked at the end."""
     made: list[Dispatcher] = []
 
@@ -71,7 +73,7 @@ def make_dispatcher() -> Iterator[Callable[..., Dispatcher]]:
         check_invariants(dispatcher)
 
 
-def test_a_late_done_is_refused_by_its_lease(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_late_done_is_refused_by_its_lease(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=1)
     dispatcher.handle("a", m.Hello(1))
     dispatcher.lose("a")
@@ -82,7 +84,7 @@ def test_a_late_done_is_refused_by_its_lease(make_dispatcher: Callable[..., Disp
     assert delivered(dispatcher.handle("b", m.Done(0, 2, LAYOUT, TALLY))) == [], "said twice"
 
 
-def test_a_tally_that_does_not_add_up_is_not_delivered(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_tally_that_does_not_add_up_is_not_delivered(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=1)
     dispatcher.handle("a", m.Hello(1))
     for lease, tally in [(1, m.Tally(rows_read=5, held_out=1)), (2, m.Tally(rows_read=6, outliers=1))]:
@@ -91,7 +93,7 @@ def test_a_tally_that_does_not_add_up_is_not_delivered(make_dispatcher: Callable
         assert leases(actions) == [("a", 0, 0)], "it is decoded again"
 
 
-def test_what_was_quarantined_in_decoding_is_told(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_what_was_quarantined_in_decoding_is_told(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher()
     dispatcher.handle("a", m.Hello(1))
     bad = m.Quarantined(0, 0, 5, "rotten")
@@ -106,14 +108,14 @@ def test_what_was_quarantined_in_decoding_is_told(make_dispatcher: Callable[...,
     [m.Want(1), m.Release(0), m.Committed(START), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
 )
 def test_a_message_from_a_stranger_is_counted_and_dropped(
-    make_dispatcher: Callable[..., Dispatcher], message: m.TrainerMessage | m.DecoderMessage
+    make_dispatcher: Make, message: m.TrainerMessage | m.DecoderMessage
 ) -> None:
     dispatcher = make_dispatcher()
     assert dispatcher.handle("stranger", message) == []
     assert dispatcher.counts["unexpected_messages"] == 1
 
 
-def test_units_that_do_not_follow_the_plan_are_an_error(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_units_that_do_not_follow_the_plan_are_an_error(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(units=2)
     with pytest.raises(ValueError, match="unit 5 doesn't follow the plan, which continues with 2"):
         dispatcher.add_units([unit(5)])
@@ -123,7 +125,7 @@ def test_units_that_do_not_follow_the_plan_are_an_error(make_dispatcher: Callabl
 
 
 @pytest.mark.parametrize("file", [1, 7, 2**62])
-def test_a_decoder_can_only_call_files_of_its_unit_bad(make_dispatcher: Callable[..., Dispatcher], file: int) -> None:
+def test_a_decoder_can_only_call_files_of_its_unit_bad(make_dispatcher: Make, file: int) -> None:
     dispatcher = make_dispatcher()
     dispatcher.handle("a", m.Hello(1))
     tally = m.Tally(rows_read=5, quarantined=5, bad=(m.Quarantined(file, -1, 5, "rotten"),))
@@ -132,7 +134,7 @@ def test_a_decoder_can_only_call_files_of_its_unit_bad(make_dispatcher: Callable
     assert delivered(actions) == []
 
 
-def test_only_the_unit_in_work_is_blamed_for_a_death(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_only_the_unit_in_work_is_blamed_for_a_death(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=2, deaths=1)
     dispatcher.handle("a", m.Hello(2))
     dispatcher.handle("a", m.Decoding(1, 2))
@@ -141,7 +143,7 @@ def test_only_the_unit_in_work_is_blamed_for_a_death(make_dispatcher: Callable[.
     assert leases(dispatcher.handle("b", m.Done(0, 3, LAYOUT, TALLY))) == [("b", 2, 1)], "unit 1 is skipped"
 
 
-def test_a_unit_that_killed_three_decoders_is_skipped_and_told(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_unit_that_killed_three_decoders_is_skipped_and_told(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=1, units=1)
     for name in ("a", "b"):
         dispatcher.handle(name, m.Hello(1))
@@ -157,7 +159,7 @@ def test_a_unit_that_killed_three_decoders_is_skipped_and_told(make_dispatcher: 
     assert (sent.tally.rows_read, sent.tally.quarantined) == (5, 5)
 
 
-def test_a_unit_whose_file_is_gone_again_and_again_is_skipped(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_unit_whose_file_is_gone_again_and_again_is_skipped(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(deaths=2, units=0, want=0)
     parts = tuple(dataclasses.replace(unit(0).parts[0], file=file) for file in (0, 1))
     dispatcher.add_units([dataclasses.replace(unit(0), parts=parts)])
@@ -171,9 +173,7 @@ def test_a_unit_whose_file_is_gone_again_and_again_is_skipped(make_dispatcher: C
     assert [type(action) for action in actions] == [Quarantine]
 
 
-def test_a_unit_that_a_machine_fails_on_is_given_out_again_for_ever_without_blame(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_a_unit_that_a_machine_fails_on_is_given_out_again_for_ever_without_blame(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(want=0)
     dispatcher.handle("d", m.Hello(1))
     for lease in range(1, 51):
@@ -195,9 +195,7 @@ def ticks(dispatcher: Dispatcher, until_s: float) -> list[Action]:
     return actions
 
 
-def test_a_hung_decoder_is_fenced_once_its_unit_takes_too_long_without_a_beat(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_a_hung_decoder_is_fenced_once_its_unit_takes_too_long_without_a_beat(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(units=0)
     dispatcher.handle("a", m.Hello(1))
     assert ticks(dispatcher, 50.0) == [], "it is idle"
@@ -210,7 +208,7 @@ def test_a_hung_decoder_is_fenced_once_its_unit_takes_too_long_without_a_beat(
     assert ticks(dispatcher, 90.0) == []
 
 
-def test_a_decoder_that_leaves_blames_no_unit(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_decoder_that_leaves_blames_no_unit(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(deaths=1)
     dispatcher.handle("a", m.Hello(1))
     dispatcher.handle("a", m.Decoding(0, 1))
@@ -219,7 +217,7 @@ def test_a_decoder_that_leaves_blames_no_unit(make_dispatcher: Callable[..., Dis
     assert dispatcher.counts["decoders_lost"] == 0
 
 
-def test_the_newest_of_the_idle_decoders_is_told_to_leave(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_the_newest_of_the_idle_decoders_is_told_to_leave(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=1)
     for name in ("a", "b", "c"):
         dispatcher.handle(name, m.Hello(1))
@@ -231,7 +229,7 @@ def test_the_newest_of_the_idle_decoders_is_told_to_leave(make_dispatcher: Calla
     assert dispatcher.retire() == []
 
 
-def test_nothing_is_leased_before_a_trainer_says_where_to_begin(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_nothing_is_leased_before_a_trainer_says_where_to_begin(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(attach=False)
     dispatcher.add_units([unit(0)])
     assert dispatcher.handle("a", m.Hello(2)) == []
@@ -243,14 +241,14 @@ def stalls(dispatcher: Dispatcher) -> dict[str, float]:
     return {reason: seconds for reason, seconds in dispatcher.stalled_s.items() if seconds}
 
 
-def test_nothing_stalls_before_a_trainer_or_after_the_plan(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_nothing_stalls_before_a_trainer_or_after_the_plan(make_dispatcher: Make) -> None:
     assert stalls(make_dispatcher(attach=False)) == {}
     dispatcher = make_dispatcher(units=0)
     dispatcher.end_plan()
     assert stalls(dispatcher) == {}
 
 
-def test_a_stall_is_charged_to_what_held_since_the_last_tick(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_stall_is_charged_to_what_held_since_the_last_tick(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(units=0)
     dispatcher.tick(100.0)
     dispatcher.add_units([unit(0)])  # nobody to lease it to
@@ -259,9 +257,7 @@ def test_a_stall_is_charged_to_what_held_since_the_last_tick(make_dispatcher: Ca
     assert (dispatcher.stalled_s["not_staged"], dispatcher.stalled_s["no_credit"]) == (3.0, 1.0)
 
 
-def test_the_trainer_waits_for_a_unit_that_is_not_ready_but_not_for_one_after_the_last(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_the_trainer_waits_for_a_unit_that_is_not_ready_but_not_for_one_after_the_last(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=2, units=1, want=2)
     assert dispatcher.trainer_waits
     dispatcher.handle("a", m.Hello(1))
@@ -272,7 +268,7 @@ def test_the_trainer_waits_for_a_unit_that_is_not_ready_but_not_for_one_after_th
     assert not make_dispatcher(want=0).trainer_waits
 
 
-def test_what_is_prefetched_is_a_part_of_what_the_trainer_asked_for(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_what_is_prefetched_is_a_part_of_what_the_trainer_asked_for(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=3, want=2)
     assert dispatcher.prefetched == 0.0
     dispatcher.handle("a", m.Hello(3))
@@ -283,7 +279,7 @@ def test_what_is_prefetched_is_a_part_of_what_the_trainer_asked_for(make_dispatc
 
 
 def test_a_cursor_far_ahead_does_not_have_the_plan_made_without_end(
-    make_dispatcher: Callable[..., Dispatcher], monkeypatch: pytest.MonkeyPatch
+    make_dispatcher: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatcher_module, "_MOST_PLANNED", 100)
     dispatcher = make_dispatcher(attach=False)
@@ -302,7 +298,7 @@ def test_a_cursor_far_ahead_does_not_have_the_plan_made_without_end(
         dispatcher.handle("t", m.Release(k))
 
 
-def test_what_waits_for_the_trainer_is_no_stall_of_the_staging(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_what_waits_for_the_trainer_is_no_stall_of_the_staging(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(units=1, want=3)
     dispatcher.handle("d", m.Hello(1))
     dispatcher.handle("d", m.Done(0, 1, LAYOUT, TALLY))
@@ -315,7 +311,7 @@ def test_what_waits_for_the_trainer_is_no_stall_of_the_staging(make_dispatcher: 
     assert dispatcher.stall == "not_staged", "the trainer has nothing left"
 
 
-def test_a_trainer_with_another_plan_is_refused(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_trainer_with_another_plan_is_refused(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(attach=False)
     (action,) = dispatcher.handle("t", m.Attach(0, 1, "ff" * 16, START))
     assert isinstance(action, Send)
@@ -324,9 +320,7 @@ def test_a_trainer_with_another_plan_is_refused(make_dispatcher: Callable[..., D
     assert dispatcher.trainers == []
 
 
-def test_a_second_trainer_in_a_place_is_refused_until_the_first_is_gone(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_a_second_trainer_in_a_place_is_refused_until_the_first_is_gone(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher()
     (action,) = dispatcher.handle("u", m.Attach(0, 1, PLAN, START))
     assert action == Send("u", m.Refuse("a trainer is already attached to this run"))
@@ -335,7 +329,7 @@ def test_a_second_trainer_in_a_place_is_refused_until_the_first_is_gone(
     assert dispatcher.trainers == ["u"]
 
 
-def superseded(make_dispatcher: Callable[..., Dispatcher]) -> Dispatcher:
+def superseded(make_dispatcher: Make) -> Dispatcher:
     """A dispatcher whose trainer `u` attached after `t`'s connection ended, and before `t`'s last messages came."""
     dispatcher = make_dispatcher(slots=2, want=2)
     dispatcher.handle("a", m.Hello(2))
@@ -348,7 +342,7 @@ def superseded(make_dispatcher: Callable[..., Dispatcher]) -> Dispatcher:
 
 
 def test_the_last_messages_of_a_trainer_that_left_may_come_after_the_first_ones_of_the_next(
-    make_dispatcher: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture
+    make_dispatcher: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     dispatcher = superseded(make_dispatcher)
     for late in (m.Release(0), m.Want(1), m.Committed(START), m.Bye()):
@@ -362,7 +356,7 @@ def test_the_last_messages_of_a_trainer_that_left_may_come_after_the_first_ones_
 
 
 def test_a_trainer_that_died_before_the_next_one_attached_is_told_once(
-    make_dispatcher: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture
+    make_dispatcher: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     dispatcher = superseded(make_dispatcher)
     for _ in range(2):
@@ -372,9 +366,7 @@ def test_a_trainer_that_died_before_the_next_one_attached_is_told_once(
     assert dispatcher.counts["trainers_lost"] == 1
 
 
-def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(units=1)
     block = dispatcher.units.planned[0].block
     dispatcher.handle("a", m.Hello(1))
@@ -384,9 +376,7 @@ def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(
     assert Evict(block + 1) in dispatcher.handle("t", m.Committed(m.Cursor(block, 0, 1, 0)))
 
 
-def test_a_trainer_that_goes_back_behind_a_commit_has_its_files_staged_again(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_a_trainer_that_goes_back_behind_a_commit_has_its_files_staged_again(make_dispatcher: Make) -> None:
     """Units 0 and 1 are trained, 0 is still being copied. A block is two units."""
     dispatcher = make_dispatcher(units=0, want=2)
     dispatcher.add_units([unit(k, k // 2, k - k % 2) for k in range(6)])
@@ -399,9 +389,7 @@ def test_a_trainer_that_goes_back_behind_a_commit_has_its_files_staged_again(
     assert Replan(START) in dispatcher.handle("t2", m.Attach(0, 1, PLAN, START))
 
 
-def test_a_unit_that_its_trainer_refuses_is_decoded_again_once_it_attaches(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_a_unit_that_its_trainer_refuses_is_decoded_again_once_it_attaches(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=2, deaths=2)
     dispatcher.handle("a", m.Hello(1))
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY))
@@ -421,24 +409,20 @@ def test_a_unit_that_its_trainer_refuses_is_decoded_again_once_it_attaches(
 
 
 @pytest.mark.parametrize("cursor", [m.Cursor(9, 5, 6), m.Cursor(1, 4, 3), m.Cursor(0, 0, 2**62)])
-def test_an_attach_with_a_cursor_that_no_plan_has_is_refused(
-    make_dispatcher: Callable[..., Dispatcher], cursor: m.Cursor
-) -> None:
+def test_an_attach_with_a_cursor_that_no_plan_has_is_refused(make_dispatcher: Make, cursor: m.Cursor) -> None:
     (refused,) = make_dispatcher(attach=False).handle("t", m.Attach(0, 1, PLAN, cursor))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, m.Refuse)
 
 
 @pytest.mark.parametrize("cursor", [m.Cursor(unit=1), m.Cursor(3, 4, 50), m.Cursor(5, 2, 2**61)])
-def test_a_trainer_can_not_commit_what_it_was_not_given(
-    make_dispatcher: Callable[..., Dispatcher], cursor: m.Cursor
-) -> None:
+def test_a_trainer_can_not_commit_what_it_was_not_given(make_dispatcher: Make, cursor: m.Cursor) -> None:
     dispatcher = make_dispatcher()
     assert dispatcher.handle("t", m.Committed(cursor)) == []
     assert dispatcher.counts["unexpected_messages"] == 1
 
 
-def test_a_whole_epoch_without_an_event_to_train_is_noticed(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_a_whole_epoch_without_an_event_to_train_is_noticed(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=8, units=0, want=8)
     dispatcher.add_units([dataclasses.replace(unit(k), epoch=k // 2) for k in range(6)])
     dispatcher.handle("a", m.Hello(6))
@@ -447,9 +431,7 @@ def test_a_whole_epoch_without_an_event_to_train_is_noticed(make_dispatcher: Cal
         assert dispatcher.places.complete_epochs == complete, k
 
 
-def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(
-    make_dispatcher: Callable[..., Dispatcher],
-) -> None:
+def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(attach=False)
     assert Remember((3,)) in dispatcher.handle("t", m.Attach(0, 1, PLAN, START, bad_files=(3,)))
     actions = dispatcher.handle("second", m.Attach(0, 1, PLAN, START, bad_files=(1, 2)))
@@ -459,7 +441,7 @@ def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(
 # ------------------------------------------------------------------ several trainers
 
 
-def together(make_dispatcher: Callable[..., Dispatcher], num: int, *, slots: int = 4, want: int = 2) -> Dispatcher:
+def together(make_dispatcher: Make, num: int, *, slots: int = 4, want: int = 2) -> Dispatcher:
     """Dispatcher with trainers t0, t1, …, and a decoder `a` that is done with whatever it gets."""
     dispatcher = make_dispatcher(attach=False, slots=slots)
     for rank in range(num):
@@ -484,7 +466,7 @@ def decode(dispatcher: Dispatcher, actions: list[Action]) -> list[tuple[str, int
     return found
 
 
-def test_trainers_that_are_faster_leave_a_slot_for_the_slowest(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_trainers_that_are_faster_leave_a_slot_for_the_slowest(make_dispatcher: Make) -> None:
     dispatcher = together(make_dispatcher, 2, slots=3, want=8)
     found = decode(dispatcher, dispatcher.handle("a", m.Hello(8)))
     assert sorted(found) == [(trainer, k) for trainer in ("t0", "t1") for k in (0, 1)]
@@ -493,7 +475,7 @@ def test_trainers_that_are_faster_leave_a_slot_for_the_slowest(make_dispatcher: 
     assert sorted(decode(dispatcher, dispatcher.handle("t1", m.Release(0)))) == [("t0", 2), ("t1", 2)]
 
 
-def test_another_number_of_trainers_is_refused_until_all_have_left(make_dispatcher: Callable[..., Dispatcher]) -> None:
+def test_another_number_of_trainers_is_refused_until_all_have_left(make_dispatcher: Make) -> None:
     dispatcher = together(make_dispatcher, 2)
     dispatcher.handle("t0", m.Bye())
     (refused,) = dispatcher.handle("u", m.Attach(0, 3, PLAN, START))
@@ -513,7 +495,7 @@ def test_another_number_of_trainers_is_refused_until_all_have_left(make_dispatch
     ids=["no decoder", "no planned unit", "all slots ready", "all slots at the trainer"],
 )
 def test_a_stall_is_that_of_who_is_waited_for(
-    make_dispatcher: Callable[..., Dispatcher], dispatcher_of: dict[str, int], hello: bool, done: bool, stalled: str
+    make_dispatcher: Make, dispatcher_of: dict[str, int], hello: bool, done: bool, stalled: str
 ) -> None:
     dispatcher = make_dispatcher(**dispatcher_of)
     if hello:
@@ -524,7 +506,7 @@ def test_a_stall_is_that_of_who_is_waited_for(
 
 
 @pytest.fixture
-def two_in_blocks(make_dispatcher: Callable[..., Dispatcher]) -> Dispatcher:
+def two_in_blocks(make_dispatcher: Make) -> Dispatcher:
     """Dispatcher with the trainers t0 and t1, which have the first units of blocks of two."""
     dispatcher = make_dispatcher(attach=False, slots=8)
     for rank in range(2):

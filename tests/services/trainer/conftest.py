@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fake_cuda import FakeCuda, WatchedCopier
-from feeding import COLUMNS, CONFIG, STREAM, BatchFeed, Fetcher
+from feeding import COLUMNS, CONFIG, STREAM, BatchFeed, Connect, Fetch, Fetcher
 
 from common.config import StreamConfig
 from services.trainer import units
@@ -17,7 +17,7 @@ from workloads.muons.columns import MUONS
 
 
 @pytest.fixture
-def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
+def fetch(tmp_path: Path) -> Iterator[Fetch]:
     started: list[Fetcher] = []
 
     def start(**options: object) -> Fetcher:
@@ -35,7 +35,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 @pytest.fixture(params=["on the CPU", "on a fake GPU"])
-def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], BatchFeed]]:
+def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Connect]:
     feeds: list[BatchFeed] = []
     device = torch.device("cpu")
     if request.param != "on the CPU":

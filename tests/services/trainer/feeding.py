@@ -212,3 +212,8 @@ class BatchFeed(Feed):
         """The stream without its waits."""
         with closing(self.stream(position)) as stream:
             yield from (fed for fed in stream if fed is not None)
+
+
+Fetch = Callable[..., Fetcher]
+Connect = Callable[..., BatchFeed]
+"""Fixtures of the tests of the feed: they make fetchers and feeds of one run directory."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 from fake_cuda import FakeCuda, WatchedCopier
-from feeding import ALL_ROWS, CONFIG, EVENTS, STREAM, BatchFeed, Fetcher, rows
+from feeding import ALL_ROWS, CONFIG, EVENTS, STREAM, BatchFeed, Connect, Fetch, rows
 
 from common import messages as m
 from common.errors import BadInputError
@@ -20,9 +19,7 @@ from services.trainer.units import BatchWaits
 from workloads.muons.columns import MUONS
 
 
-def test_every_event_comes_once_in_order_in_batches_of_enough_events(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_every_event_comes_once_in_order_in_batches_of_enough_events(fetch: Fetch, connect: Connect) -> None:
     fetcher, feed = fetch(), connect()
     batches = list(feed.batches(StreamPosition()))
     assert [row for fed in batches for row in rows(fed)] == ALL_ROWS
@@ -39,9 +36,7 @@ def test_every_event_comes_once_in_order_in_batches_of_enough_events(
     assert fetcher.finished.wait(20)
 
 
-def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(fetch: Fetch, connect: Connect) -> None:
     fetch()
     feed = connect()
     batches = list(feed.batches(StreamPosition()))
@@ -56,7 +51,7 @@ def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
 
 
 def test_a_feed_goes_on_with_the_next_batch_when_the_fetcher_comes_back(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], caplog: pytest.LogCaptureFixture
+    fetch: Fetch, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No warning: under `icestream.stream` it would precede the user's error that ended the fetcher."""
     caplog.set_level("INFO", "services.trainer.feed")
@@ -74,9 +69,7 @@ def test_a_feed_goes_on_with_the_next_batch_when_the_fetcher_comes_back(
     assert feed.position.counters.events_trained == len(ALL_ROWS)
 
 
-def test_a_fetcher_that_comes_back_with_another_plan_is_refused(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_a_fetcher_that_comes_back_with_another_plan_is_refused(fetch: Fetch, connect: Connect) -> None:
     first = fetch()
     batches = connect().batches(StreamPosition())
     next(batches)
@@ -88,7 +81,7 @@ def test_a_fetcher_that_comes_back_with_another_plan_is_refused(
 
 @pytest.mark.parametrize("wrong", [2])
 def test_a_slot_with_another_unit_is_decoded_again_and_training_goes_on(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], wrong: int
+    fetch: Fetch, connect: Connect, wrong: int
 ) -> None:
     fetcher, feed = fetch(wrong_headers={0: wrong, 3: wrong}), connect()
     batches = list(feed.batches(StreamPosition()))
@@ -97,9 +90,7 @@ def test_a_slot_with_another_unit_is_decoded_again_and_training_goes_on(
     assert "but holds" in fetcher.of(m.Reject)[0].reason
 
 
-def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(fetch: Fetch, connect: Connect) -> None:
     fetcher, feed = fetch(wrong_headers={2: 1000}), connect()
     found = [row for fed in feed.batches(StreamPosition()) for row in rows(fed)]
     assert found == [row for row in ALL_ROWS if row // 100 != 2]
@@ -108,9 +99,7 @@ def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(
     assert feed.position.counters.adds_up()
 
 
-def test_an_attaching_trainer_names_the_bad_files_that_it_counted(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_an_attaching_trainer_names_the_bad_files_that_it_counted(fetch: Fetch, connect: Connect) -> None:
     fetcher, feed = fetch(), connect()
     journal = (m.Quarantined(9, -1, 3, "no footer"), m.Quarantined(2, 0, 3, "a row group"), m.Quarantined(4, -1, 0, ""))
     list(feed.batches(StreamPosition(quarantined=journal)))
@@ -125,7 +114,7 @@ def open_positions(feed: BatchFeed) -> dict[int, StreamPosition]:
 
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_no_event_is_trained_twice_when_a_half_trained_unit_comes_back_different(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], restarts: int, caplog: pytest.LogCaptureFixture
+    fetch: Fetch, connect: Connect, restarts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = fetch()
     feed = connect()
@@ -153,7 +142,7 @@ def test_no_event_is_trained_twice_when_a_half_trained_unit_comes_back_different
     assert fetcher.dispatcher.counts["unexpected_messages"] == 0
 
 
-def test_a_second_trainer_is_refused(fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]) -> None:
+def test_a_second_trainer_is_refused(fetch: Fetch, connect: Connect) -> None:
     fetch()
     with closing(connect().batches(StreamPosition())) as first:
         next(first)
@@ -161,9 +150,7 @@ def test_a_second_trainer_is_refused(fetch: Callable[..., Fetcher], connect: Cal
             next(connect().batches(StreamPosition()))
 
 
-def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(fetch: Fetch, connect: Connect) -> None:
     fetcher, feed = fetch(), connect()
     asked = 0
     for number, fed in enumerate(feed.stream(StreamPosition())):
@@ -178,17 +165,13 @@ def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(
     assert len(fetcher.evicted) == asked + 1 == 2
 
 
-def test_a_trainer_with_nothing_left_to_do_ends_the_run_all_the_same(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
-) -> None:
+def test_a_trainer_with_nothing_left_to_do_ends_the_run_all_the_same(fetch: Fetch, connect: Connect) -> None:
     fetcher = fetch()
     connect().finished(StreamPosition())
     assert fetcher.finished.wait(20)
 
 
-def test_a_feed_that_is_asked_to_stop_ends_without_end(
-    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed]
-):
+def test_a_feed_that_is_asked_to_stop_ends_without_end(fetch: Fetch, connect: Connect):
     fetch()
     stop = False
     feed = connect(lambda: stop)
@@ -203,11 +186,7 @@ def test_a_feed_that_is_asked_to_stop_ends_without_end(
 
 @pytest.mark.parametrize(("stops", "end"), [(True, "left"), (False, "is gone")])
 def test_a_feed_that_is_asked_to_stop_takes_its_leave_and_one_that_fails_does_not(
-    fetch: Callable[..., Fetcher],
-    connect: Callable[..., BatchFeed],
-    caplog: pytest.LogCaptureFixture,
-    stops: bool,
-    end: str,
+    fetch: Fetch, connect: Connect, caplog: pytest.LogCaptureFixture, stops: bool, end: str
 ) -> None:
     caplog.set_level("INFO", "services.fetcher.dispatcher")
     fetcher = fetch()
@@ -234,7 +213,7 @@ on_a_fake_gpu = pytest.mark.parametrize("connect", ["on a fake GPU"], indirect=T
 
 @on_a_fake_gpu
 def test_two_batches_are_copied_ahead_and_the_position_is_that_of_the_trained_one(
-    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed]
+    fetch: Fetch, connect: Connect
 ) -> None:
     fetch()
     feed = connect()
@@ -251,10 +230,7 @@ def test_two_batches_are_copied_ahead_and_the_position_is_that_of_the_trained_on
 
 @on_a_fake_gpu
 def test_a_slot_is_released_when_its_copy_is_complete_and_before_the_step(
-    fetch: Callable[..., Fetcher],
-    connect: Callable[..., BatchFeed],
-    cuda: FakeCuda,
-    monkeypatch: pytest.MonkeyPatch,
+    fetch: Fetch, connect: Connect, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No further message, and no further turn of the feed, is needed for that. The order is that of the plan."""
     fetcher, feed = fetch(), connect()
@@ -277,7 +253,7 @@ def test_a_slot_is_released_when_its_copy_is_complete_and_before_the_step(
 
 @on_a_fake_gpu
 def test_a_feed_that_is_closed_with_copies_begun_completes_them_and_releases_nothing_more(
-    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed], cuda: FakeCuda
+    fetch: Fetch, connect: Connect, cuda: FakeCuda
 ) -> None:
     fetcher = fetch()
     feed = connect()
@@ -296,9 +272,7 @@ def test_a_feed_that_is_closed_with_copies_begun_completes_them_and_releases_not
 
 
 @pytest.mark.parametrize("keep_ids", [True, False])
-def test_ids_come_beside_the_batch_only_if_somebody_needs_them(
-    fetch: Callable[..., Fetcher], tmp_path: Path, *, keep_ids: bool
-) -> None:
+def test_ids_come_beside_the_batch_only_if_somebody_needs_them(fetch: Fetch, tmp_path: Path, *, keep_ids: bool) -> None:
     fetch()
     feed = BatchFeed(
         tmp_path,
@@ -323,9 +297,7 @@ def test_ids_come_beside_the_batch_only_if_somebody_needs_them(
     assert found == ([[row // 100, row % 100] for row in ALL_ROWS] if keep_ids else [])
 
 
-def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(
-    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed]
-) -> None:
+def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(fetch: Fetch, connect: Connect) -> None:
     fetch(decodes=False)
     told: list[float] = []
     feed = connect(stopped=lambda: len(told) >= 3)

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from feeding import ALL_ROWS, STREAM, BatchFeed, Fetcher, given_up, rows, with_other_events
+from feeding import ALL_ROWS, STREAM, BatchFeed, Connect, Fetch, given_up, rows, with_other_events
 from thread_ranks import ThreadRanks, together
 
 from common import messages as m
@@ -20,9 +20,6 @@ from services.trainer.position import StreamPosition
 from services.trainer.units import FedBatch
 
 PATIENCE_S = 20.0
-
-
-Connect = Callable[..., BatchFeed]
 
 
 def trained(connect: Connect, stream: StreamConfig, num_ranks: int, at: StreamPosition) -> list[list[FedBatch]]:
@@ -57,7 +54,7 @@ def by_step(taken: Sequence[Sequence[FedBatch]]) -> list[list[str]]:
     ("num_ranks", "slots", "batch_events"), [(2, 2, 4), (2, 3, 17), (2, 8, 20), (3, 2, 17), (3, 8, 4)]
 )
 def test_several_trainers_make_the_batches_that_one_makes(
-    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, slots: int, batch_events: int
+    fetch: Fetch, connect: Connect, num_ranks: int, slots: int, batch_events: int
 ) -> None:
     stream = STREAM.model_copy(update={"slots": slots, "batch_events": batch_events})
     fetcher = fetch(stream=stream)
@@ -77,9 +74,7 @@ def test_several_trainers_make_the_batches_that_one_makes(
     assert fetcher.finished.wait(PATIENCE_S), "the run is over once all are through"
 
 
-def test_trainers_for_whom_the_last_batch_is_too_small_take_part_without_events(
-    fetch: Callable[..., Fetcher], connect: Connect
-) -> None:
+def test_trainers_for_whom_the_last_batch_is_too_small_take_part_without_events(fetch: Fetch, connect: Connect) -> None:
     fetch()
     of_all = trained(connect, STREAM, 4, StreamPosition())
     assert all(fed.batch.num_events == 1 for of_rank in of_all for fed in of_rank[:-1])
@@ -93,7 +88,7 @@ def test_trainers_for_whom_the_last_batch_is_too_small_take_part_without_events(
 
 @pytest.mark.parametrize("ranks", [(3, 2, 1), (1, 3)])
 def test_a_run_goes_on_with_another_number_of_trainers_after_any_batch(
-    fetch: Callable[..., Fetcher], connect: Connect, ranks: tuple[int, ...]
+    fetch: Fetch, connect: Connect, ranks: tuple[int, ...]
 ) -> None:
     fetcher = fetch()
     expected = by_step(trained(connect, STREAM, 1, StreamPosition()))
@@ -111,7 +106,7 @@ def test_a_run_goes_on_with_another_number_of_trainers_after_any_batch(
                 at = StreamPosition.model_validate_json(stopped_at.model_dump_json())
 
 
-def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Callable[..., Fetcher], connect: Connect) -> None:
+def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Fetch, connect: Connect) -> None:
     first = fetch()
     expected = by_step(trained(connect, STREAM, 1, StreamPosition()))
     first.close()
@@ -128,7 +123,7 @@ def another_lease(unit: m.DeliveredUnit) -> m.DeliveredUnit:
 
 @pytest.mark.parametrize(("num_ranks", "k", "slots"), [(2, 0, 2), (2, 5, 8), (3, 3, 2)])
 def test_a_slot_that_only_one_trainer_refuses_is_decoded_again_for_all(
-    fetch: Callable[..., Fetcher], connect: Connect, num_ranks: int, k: int, slots: int
+    fetch: Fetch, connect: Connect, num_ranks: int, k: int, slots: int
 ) -> None:
     """It is not decoded before the others have let go of it, and they wait for the one that refused it."""
     stream = STREAM.model_copy(update={"slots": slots})
@@ -144,7 +139,7 @@ def test_a_slot_that_only_one_trainer_refuses_is_decoded_again_for_all(
 @pytest.mark.parametrize("as_seen", [given_up, with_other_events])
 @pytest.mark.parametrize(("num_ranks", "k", "slots"), [(2, 0, 2), (2, 5, 8), (3, 3, 2)])
 def test_trainers_that_were_given_different_events_begin_the_batch_again_and_train_each_event_once(
-    fetch: Callable[..., Fetcher],
+    fetch: Fetch,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
     num_ranks: int,
@@ -172,7 +167,7 @@ def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:
     return [m.Unit(k, k // 2, block=k // 2, block_first_unit=k - k % 2, parts=()) for k in range(2 * num_epochs)]
 
 
-def test_an_endless_plan_without_events_is_noticed(fetch: Callable[..., Fetcher], connect: Connect) -> None:
+def test_an_endless_plan_without_events_is_noticed(fetch: Fetch, connect: Connect) -> None:
     fetcher = fetch(plan_of_units=epochs_of_two_units(100))
     with closing(connect().stream(StreamPosition())) as waits:
         deadline_s = time.monotonic() + PATIENCE_S
