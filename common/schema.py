@@ -189,10 +189,6 @@ class EventSchema:
         """Numbers of an innermost list of this file column, in the files' order."""
         return source.stored or self.column(source.into).fields
 
-    def numbers_a_value(self, source: SourceColumn) -> int:
-        """Count of numbers in a value of this file column."""
-        return len(self.stored_fields(source)) if source.is_list else 1
-
     def source_column(self, name: str) -> SourceColumn:
         """Column of the file by name."""
         return next(column for column in self.source_columns if column.name == name)

@@ -105,17 +105,13 @@ def _expand_one(text: str, remotes: Remotes, identities: dict[str, Identity]) ->
         return _expand_list(user_path(text.removeprefix("@")), remotes, identities)
     check_path(text)
     if is_pelican(text):
-        return _expand_pelican(text, remotes)
+        try:
+            return remotes.expand_pelican(text)
+        except NotFoundError as error:
+            raise NothingFound(str(error)) from None
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     return _expand_remote(text) if "://" in text else _expand_local(text, identities)
-
-
-def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
-    try:
-        return remotes.expand_pelican(url)
-    except NotFoundError as error:
-        raise NothingFound(str(error)) from None
 
 
 def _expand_list(path: Path, remotes: Remotes, identities: dict[str, Identity]) -> Iterator[SourceFile]:

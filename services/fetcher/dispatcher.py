@@ -344,7 +344,7 @@ class Dispatcher:
         if not self._finish_lease(decoder, failed.k, failed.lease):
             return []
         # A file that is gone once is not at fault; one that is gone repeatedly is.
-        is_new = failed.gone and not self.units.was_restaged(failed.k)
+        is_new = failed.gone and failed.k not in self.units.missing
         self.units.give_back(failed.k)
         if not is_new and not failed.machine:
             self.failures.add(failed.k, failed.reason)
@@ -458,7 +458,7 @@ class Dispatcher:
         """Lease (or skip) the first possible unit; no action without one."""
         heads = self.places.heads(self.units.planned)
         for k in self._to_lease(heads):
-            if self.failures.is_skipped(k):
+            if k in self.failures.skip:
                 tally = self.failures.skipped(self.units.planned[k])
                 self.units.held[k] = HeldUnit(State.READY, None, tally=tally)
                 return [Quarantine(tally.bad)]

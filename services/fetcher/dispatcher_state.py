@@ -68,8 +68,8 @@ class UnitTable:
         """True once no more units follow."""
         self._committed_k = 0
         """Unit before which files may be evicted."""
-        self._missing: dict[int, set[int]] = {}
-        """Unit -> its files that are being staged again; empty once all are staged."""
+        self.missing: dict[int, set[int]] = {}
+        """Unit -> its files that were gone and are staged again; empty once all are staged."""
 
     # The plan.
 
@@ -88,7 +88,7 @@ class UnitTable:
     def restart(self, first_k: int) -> None:
         """Forget the plan; units are added from ``first_k`` on."""
         self.planned.clear()
-        self._missing.clear()
+        self.missing.clear()
         self.first_k = self.next_k = self._committed_k = first_k
         self.ended = False
 
@@ -111,7 +111,7 @@ class UnitTable:
         forgotten = list(range(self.first_k, bound))
         for j in forgotten:
             del self.planned[j]
-            self._missing.pop(j, None)
+            self.missing.pop(j, None)
         self.first_k = max(self.first_k, bound)
         return forgotten
 
@@ -131,7 +131,7 @@ class UnitTable:
 
     def can_be_leased(self, k: int) -> bool:
         """Return True if a planned unit is absent and its files are staged."""
-        return k not in self.held and not self._missing.get(k)
+        return k not in self.held and not self.missing.get(k)
 
     def is_decoded(self, k: int) -> bool:
         """Return True if unit ``k`` can be delivered."""
@@ -175,20 +175,16 @@ class UnitTable:
 
     # Files that are gone from the disk.
 
-    def was_restaged(self, k: int) -> bool:
-        """Return True if files of unit ``k`` were missing before."""
-        return k in self._missing
-
     def restage(self, k: int) -> tuple[int, ...]:
         """Hold unit ``k`` back until its files are staged again; return the files that are not in transfer already."""
         files = {part.file for part in self.planned[k].parts if part.remote}
-        on_their_way = set().union(*self._missing.values())
-        self._missing[k] = files
+        on_their_way = set().union(*self.missing.values())
+        self.missing[k] = files
         return tuple(sorted(files - on_their_way))
 
     def restaged(self, file: int) -> None:
         """Record that ``file`` was staged again (or is bad)."""
-        for files in self._missing.values():
+        for files in self.missing.values():
             files.discard(file)
 
 
@@ -199,23 +195,20 @@ class UnitFailures:
         self.counts: Counter[int] = Counter()
         """Number of failures by unit."""
         self._most = most
-        self._skip: dict[int, str] = {}
+        self.skip: dict[int, str] = {}
+        """Reason by unit that is skipped."""
 
     def add(self, k: int, reason: str) -> None:
         """Count a failure of unit ``k``."""
         self.counts[k] += 1
         logger.warning("unit %d failed %d time(s): %s", k, self.counts[k], reason)
         if self.counts[k] >= self._most:
-            self._skip[k] = f"unit {k} failed {self.counts[k]} times, last: {reason}"
-
-    def is_skipped(self, k: int) -> bool:
-        """Return True if unit ``k`` failed too often."""
-        return k in self._skip
+            self.skip[k] = f"unit {k} failed {self.counts[k]} times, last: {reason}"
 
     def skipped(self, unit: m.Unit) -> m.Tally:
         """Return the tally of a skipped unit: all its events are quarantined."""
         # One entry: any of its files may have killed the decoders, and none of them counts as bad twice.
-        reason = self._skip[unit.k]
+        reason = self.skip[unit.k]
         bad = tuple(m.Quarantined(part.file, part.row_group, unit.rows, reason[:2000]) for part in unit.parts[:1])
         logger.error("skipping: %s", reason)
         return m.Tally(rows_read=unit.rows, quarantined=unit.rows, bad=bad)

@@ -152,7 +152,9 @@ class Ledger:
             folders: dict[str, int] = {}
             rows = []
             for number, file in enumerate(files):
-                folder, name = _split(file.url)
+                path = file.url.partition("?")[0] if "://" in file.url else file.url
+                end = path.rfind("/") + 1  # a "/" in the query belongs to the name
+                folder, name = file.url[:end], file.url[end:]
                 if folder not in folders:
                     folders[folder] = self._id("folders", "url", folder)
                 rows.append((added.lastrowid, number, folders[folder], name, file.size_bytes, file.checksum))
@@ -304,10 +306,3 @@ def set_aside(path: Path) -> Path:
     with contextlib.suppress(FileNotFoundError):
         path.replace(aside)
     return aside
-
-
-def _split(url: str) -> tuple[str, str]:
-    """(folder with its last "/", name) of a URL. A "/" in the query belongs to the name."""
-    path = url.partition("?")[0] if "://" in url else url
-    end = path.rfind("/") + 1
-    return url[:end], url[end:]

@@ -283,18 +283,14 @@ class FetcherService:
                     if former != peer and not self._transport.is_connected(former):
                         self._act(self._dispatcher.supersede(former))
         self._act(self._dispatcher.handle(peer, message))
-        if not self._config.epochs and self._is_barren():
+        complete = self._dispatcher.places.complete_epochs
+        if not self._config.epochs and (self._epochs.is_barren(complete) if self._epochs else 0 in complete.values()):
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined or held out, "
                 "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
-
-    def _is_barren(self) -> bool:
-        """Return True if a whole epoch had no event to train, in any shard."""
-        complete = self._dispatcher.places.complete_epochs
-        return 0 in complete.values() if self._epochs is None else self._epochs.is_barren(complete)
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -239,20 +239,15 @@ class Display:
 
 def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Processes) -> StatusType | None:
     """Return the newest status of the running process; the status left by a former process is not shown."""
-    status = read_status(run_dir, name, kind)
-    if status is None or getattr(status, "pid", 0) != processes.pids.get(name):
-        return None
-    return status
+    status = read_status(shard_dir(run_dir, shard_of(name)), service_of(name), kind)
+    return status if status is not None and getattr(status, "pid", 0) == processes.pids.get(name) else None
 
 
 def live_fetchers(run_dir: Path, processes: Processes) -> FetcherStatus | None:
     """Return the newest status of the running fetcher, or of those of all shards together; None before the first."""
-    statuses = []
-    for name, pid in processes.pids.items():
-        if service_of(name) == FETCHER:
-            status = read_status(shard_dir(run_dir, shard_of(name)), FETCHER, FetcherStatus)
-            statuses += [status] if status is not None and status.pid == pid else []
-    return fetchers_together(statuses)
+    names = (name for name in processes.pids if service_of(name) == FETCHER)
+    statuses = (live_status(run_dir, name, FetcherStatus, processes) for name in names)
+    return fetchers_together([status for status in statuses if status is not None])
 
 
 def render(model: ProgressModel) -> RenderableType:

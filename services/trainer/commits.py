@@ -113,7 +113,7 @@ class Checkpoints:
                     torch.save({"format": FORMAT, **state, "score": score}, file)
             except RuntimeError:
                 # torch's writer turns a full disk into a RuntimeError without an errno.
-                if _free_bytes(self._folder) < 1 << 20:
+                if shutil.disk_usage(self._folder).free < 1 << 20:
                     raise OSError(28, os.strerror(28), str(path)) from None
                 raise
         with self._publishing():
@@ -179,11 +179,6 @@ class FollowedCheckpoints(Checkpoints):
     def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
         """Path at which the first rank writes it."""
         return self._path(step)
-
-
-def _free_bytes(folder: Path) -> int:
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize
 
 
 class Snapshot:

@@ -265,12 +265,10 @@ class Ranks:
                 time.sleep(_POLL_S)
         except RuntimeError:
             return "rank 0 is gone"  # rank 0 keeps the store
-        return f"{_names(sorted(left))} gone" if left else "a connection between the ranks broke"
-
-
-def _names(ranks: Sequence[int]) -> str:
-    text = ", ".join(str(rank) for rank in ranks)
-    return f"rank {text} is" if len(ranks) == 1 else f"ranks {text} are"
+        if not left:
+            return "a connection between the ranks broke"
+        text = ", ".join(map(str, sorted(left)))
+        return f"rank {text} is gone" if len(left) == 1 else f"ranks {text} are gone"
 
 
 def _open_store(place: RankPlace, patience: _Patience) -> Any:

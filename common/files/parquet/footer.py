@@ -456,7 +456,8 @@ def read_parquet_footer(path: Path, workload: EventSchema, stream: StreamConfig,
             for index, group in enumerate(footer.row_groups):
                 # A leaf of a nested column counts one value for every number, and one for every empty or null list.
                 bound = max(
-                    group.column(names[source.name]).num_values // workload.numbers_a_value(source)
+                    group.column(names[source.name]).num_values
+                    // (len(workload.stored_fields(source)) if source.is_list else 1)
                     for source in particles
                 )
                 spans: tuple[Span, ...] = ()
