@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from decoded_files import decoded
 from muon_files import make_events, write_events
 
 from common.config import StreamConfig
-from common.files.by_content import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.locks import OutdatedAttemptError, begin_attempt
-from common.messages import Part, Source, Tally, Unit
-from common.plan import SlotCapacity
+from common.messages import Part, Source, Unit
 from common.status import OUTLIER_FOLDER
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
@@ -30,22 +29,20 @@ def outlier_path(run_dir: Path, k: int) -> Path:
     return found[0] if found else run_dir / "none"
 
 
-def decode(run_dir: Path, unit: Unit) -> Tally:
-    reader = ParquetReader(MUONS)
-    _, tally = Decode(MUONS, STREAM, 0, run_dir, reader)(unit, np.zeros(STREAM.slot_bytes, np.uint8))
-    reader.close()
-    return tally
+def num_outliers(run_dir: Path, unit: Unit) -> int:
+    (found,) = decoded([unit], MUONS, STREAM, run_dir)
+    return found.tally.outliers
 
 
-def unit_of(folder: Path, *, epoch: int = 0, remote: str = "", first_row: int = 0) -> Unit:
+def unit_of(folder: Path, *, epoch: int = 0, remote: str = "") -> Unit:
     path = write_events(folder / "f.parquet", EVENTS)
-    part = Part(0, str(path), 0, first_row, len(EVENTS) - first_row, 1 << 10, file_row=50, remote=remote)
+    part = Part(0, str(path), 0, 0, len(EVENTS), 1 << 10, file_row=50, remote=remote)
     return Unit(k=7, epoch=epoch, block=0, block_first_unit=0, parts=(part,))
 
 
 def test_outliers_are_set_aside_whole_with_where_they_came_from(tmp_path: Path) -> None:
     unit = unit_of(tmp_path, remote="pelican://osg/f.parquet")
-    assert decode(tmp_path, unit).outliers == 2
+    assert num_outliers(tmp_path, unit) == 2
     rows = pq.read_table(outlier_path(tmp_path, 7)).to_pylist()
     assert [row["source_file"] for row in rows] == ["pelican://osg/f.parquet"] * 2
     assert [row["source_row"] for row in rows] == [51, 54]
@@ -69,21 +66,8 @@ def test_a_decoder_of_an_older_attempt_publishes_none(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_outliers_can_be_an_input_again(tmp_path: Path) -> None:
-    decode(tmp_path, unit_of(tmp_path))
-    stream = STREAM.model_copy(update={"max_particles_per_event": 50})
-    footer = read_footer(outlier_path(tmp_path, 7), MUONS, stream, SlotCapacity(MUONS, stream))
-    (group,) = footer.row_groups
-    assert (group.rows, group.particles) == (2, 16)
-    reader = ParquetReader(MUONS)
-    (rows,) = reader.read([Part(0, str(outlier_path(tmp_path, 7)), 0, 0, 2, 16, 0)])
-    reader.close()
-    assert rows.counts.tolist() == [9, 7]
-    assert rows.event_columns["primary_id"][:, 0].tolist() == [1, 4]
-
-
 def test_later_epochs_count_outliers_and_write_none(tmp_path: Path) -> None:
-    assert decode(tmp_path, unit_of(tmp_path, epoch=1)).outliers == 2
+    assert num_outliers(tmp_path, unit_of(tmp_path, epoch=1)) == 2
     assert not outlier_path(tmp_path, 7).exists()
 
 

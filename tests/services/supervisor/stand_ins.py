@@ -79,17 +79,8 @@ elif behaviour == "has a bug":
     raise ValueError("no such column: theta")
 elif behaviour == "leaves once" and first:
     sys.exit(0)
-elif behaviour == "finishes":
-    report("finished")
-    sys.exit(0)
-elif behaviour == "crashes, then finishes":
-    if first:
-        os.kill(os.getpid(), signal.SIGKILL)
-    report("finished")
-    sys.exit(0)
-elif behaviour == "gives up":
-    report("training")
-    sys.exit(0)
+elif behaviour == "crashes, then finishes" and first:
+    os.kill(os.getpid(), signal.SIGKILL)
 elif behaviour == "follows":
     while not (run_dir / ("trainer.done" if name == "fetcher" else "fetcher.done")).exists():
         time.sleep(0.01)
@@ -98,8 +89,8 @@ elif behaviour == "follows":
         report("finished")
         (run_dir / "fetcher.done").touch()
     sys.exit(0)
-elif behaviour == "finishes with the others":
-    report("finished")
+elif "finishes" in behaviour or behaviour == "gives up":
+    report("training" if behaviour == "gives up" else "finished")
     (run_dir / "trainer.done").touch()
     sys.exit(0)
 while True:
@@ -144,6 +135,9 @@ class Stage:
         if self.script and self.script[0][0](self.story()):
             self.script.pop(0)[1]()
 
+    def kill(self, name: str) -> Callable[[], None]:
+        return lambda: os.kill(self.processes.pids[name], signal.SIGKILL)
+
     def tell_wanted(self, wanted: int, *connected: str) -> None:
         """What the fetcher would say: so many decoders are wanted, and these have joined."""
         pids = tuple(self.processes.pids[name] for name in connected)
@@ -158,11 +152,7 @@ class Stage:
         trainers: int = 1,
         shards: Sequence[int] = (),
     ) -> SessionOutcome:
-        local = LocalConfig(
-            decoders=decoders,
-            trainers=trainers,
-            restart_min_s=restart_s,
-        )
+        local = LocalConfig(decoders=decoders, trainers=trainers, restart_min_s=restart_s)
         supervisor = Supervisor(
             self.run_dir,
             local,

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 def test_a_killed_decoder_is_started_again_and_counted(stage: Stage) -> None:
     stage.script = [
-        (started(*EVERYONE), lambda: os.kill(stage.processes.pids["decoder-1"], signal.SIGKILL)),
+        (started(*EVERYONE), stage.kill("decoder-1")),
         (started_times("decoder-1", 2), CTRL_C),
     ]
     outcome = stage.run()
@@ -80,14 +80,8 @@ def test_a_fetcher_that_has_finished_is_started_again_only_with_the_trainer(stag
     stage.behaviours = {"fetcher": "finishes"}
     stage.script = [
         (started(*EVERYONE), lambda: None),
-        (
-            lambda story: "fetcher" not in stage.processes.pids,
-            lambda: os.kill(stage.processes.pids["trainer"], signal.SIGKILL),
-        ),
-        (
-            lambda story: started_times("trainer", 2)(story) and started_times("fetcher", 2)(story),
-            CTRL_C,
-        ),
+        (lambda story: "fetcher" not in stage.processes.pids, stage.kill("trainer")),
+        (lambda story: started_times("trainer", 2)(story) and started_times("fetcher", 2)(story), CTRL_C),
     ]
     stage.run()
     assert stage.story().count(("fetcher", "started")) == 2
@@ -154,10 +148,7 @@ def test_auto_takes_a_retired_decoder_as_left_and_starts_it_again_only_when_it_i
         (ONE_OF_EACH, lambda: stage.tell_wanted(2, "decoder-0")),
         (started("decoder-1"), lambda: stage.tell_wanted(1, "decoder-0")),
         (lambda story: True, leave.touch),
-        (
-            lambda story: "decoder-1 left" in stage.said,
-            lambda: os.kill(stage.processes.pids["trainer"], signal.SIGKILL),
-        ),
+        (lambda story: "decoder-1 left" in stage.said, stage.kill("trainer")),
         (started_times("trainer", 2), lambda: None),
         *looks(3),
         (lambda story: not times.append(story.count(("decoder-1", "started"))), lambda: None),
@@ -171,7 +162,7 @@ def test_auto_takes_a_retired_decoder_as_left_and_starts_it_again_only_when_it_i
 
 def test_auto_starts_no_other_while_a_killed_decoder_pauses_before_its_restart(stage: Stage) -> None:
     stage.script = [
-        (ONE_OF_EACH, lambda: os.kill(stage.processes.pids["decoder-0"], signal.SIGKILL)),
+        (ONE_OF_EACH, stage.kill("decoder-0")),
         (lambda story: "decoder-0" not in stage.processes.pids, lambda: stage.tell_wanted(1)),
         *looks(3),
         (lambda story: True, CTRL_C),
@@ -225,10 +216,6 @@ TRAINERS = ("trainer", "trainer-1")
 GROUP = (*EVERYONE, "trainer-1")
 
 
-def kill_pid(stage: Stage, name: str) -> Callable[[], None]:
-    return lambda: os.kill(stage.processes.pids[name], signal.SIGKILL)
-
-
 def both_have_ended(stage: Stage, starts: int) -> Callable[[Story], bool]:
     """Both trainers have been started so often, and none of them lives."""
     return lambda story: (
@@ -259,11 +246,8 @@ def test_when_one_trainer_dies_all_start_again_once_all_have_ended(
 ) -> None:
     monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)  # the stand-ins don't see that the other one is gone
     stage.script = [
-        (started(*GROUP), kill_pid(stage, victim)),
-        (
-            lambda story: all(started_times(name, 2)(story) for name in TRAINERS),
-            CTRL_C,
-        ),
+        (started(*GROUP), stage.kill(victim)),
+        (lambda story: all(started_times(name, 2)(story) for name in TRAINERS), CTRL_C),
     ]
     outcome = stage.run(trainers=2)
     assert outcome.restarts == {"fetcher": 0, "decoder": 0, "trainer": 1}
@@ -326,7 +310,7 @@ def node(stage: Stage, tmp_path: Path) -> FakeNode:
 
 
 def test_a_trainer_that_dies_ends_the_node_and_is_not_started_again(stage: Stage, node: FakeNode) -> None:
-    stage.script = [(started(*GROUP), lambda: os.kill(stage.processes.pids["trainer-1"], signal.SIGKILL))]
+    stage.script = [(started(*GROUP), stage.kill("trainer-1"))]
     outcome = stage.run(trainers=2)
     assert (outcome.exit_status, outcome.exit_code) == ("failed", 75)
     assert outcome.error is not None
@@ -421,12 +405,9 @@ def test_a_process_that_was_killed_and_does_not_end_is_left_behind_and_named(
 
 
 def test_after_exit_code_2_of_another_the_trainer_stops_first(stage: Stage) -> None:
-    refuse = stage.run_dir / "refuse"
     stage.script = [
-        (started(*EVERYONE), lambda: (refuse.touch(), stage.behaviours.update({"decoder-0": "refuses"}))[0])
-    ]
-    stage.script += [
-        (lambda story: refuse.exists(), lambda: os.kill(stage.processes.pids["decoder-0"], signal.SIGKILL))
+        (started(*EVERYONE), lambda: stage.behaviours.update({"decoder-0": "refuses"})),
+        (lambda story: True, stage.kill("decoder-0")),
     ]
     outcome = stage.run()
     assert outcome.error == "decoder-0: no such file: demo"

@@ -254,6 +254,7 @@ def test_ranks_read_neighbouring_shards_or_share_one(ranks: int, expected: list[
         ({"shards": 4}, 3, "3 trainers can't share stream.shards = 4 evenly"),
         ({"shards": 4}, 6, "6 trainers can't share stream.shards = 4 evenly"),
         ({}, 17, r"at most 16 share one; set stream\.shards=2 or more"),
+        # Else one of them would wait for ever for a unit while the other one holds the only slot.
         ({"slots": 1}, 2, r"stream\.slots = 1: several trainers of a shard need 2 or more"),
     ],
 )

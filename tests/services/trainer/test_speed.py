@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -148,26 +147,16 @@ def batch_of(num_events: int, number: int = 0) -> Batch:
     return Batch((Microbatch(0, number, 0, offsets, offsets.numpy(), {}, {}, num_events, 2 * num_events),))
 
 
-class Clock:
-    """Time passes in steps only."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 class TimedTask:
-    """A step takes as long as it is told; notes the batches."""
+    """A step takes as long as it is told, and time passes in steps only; notes the batches."""
 
-    def __init__(self, clock: Clock, seconds: list[float]) -> None:
-        self.clock = clock
+    def __init__(self, seconds: list[float]) -> None:
         self.seconds = seconds
+        self.now_s = 0.0
         self.seen: list[int] = []
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        self.clock.now_s += self.seconds[min(len(self.seen), len(self.seconds) - 1)]
+        self.now_s += self.seconds[min(len(self.seen), len(self.seconds) - 1)]
         self.seen.append(batch.microbatches[0].unit)
         return {}
 
@@ -183,9 +172,8 @@ def numbers(batches: list[Batch]) -> list[int]:
 
 
 def replayed(step_s: list[float], *, of: list[Batch], **options: Any) -> tuple[Ceiling | None, TimedTask]:
-    clock = Clock()
-    task = TimedTask(clock, step_s)
-    return measure(task, of, CPU, clock=clock, **options), task
+    task = TimedTask(step_s)
+    return measure(task, of, CPU, clock=lambda: task.now_s, **options), task
 
 
 def test_a_ceiling_is_the_median_round_without_the_first() -> None:
@@ -234,14 +222,11 @@ def test_a_batch_much_smaller_than_most_is_left_out() -> None:
     assert SpreadSample(8).whole() == []
 
 
-BATCH = Batch((Microbatch(0, 0, 0, torch.arange(11), np.arange(11), {}, {}, 10, 10),))
-
-
 def trained(gauges: Gauges, steps: int) -> tuple[TrainerStatus, TimedTask]:
-    task = TimedTask(Clock(), [1.0])
+    task = TimedTask([1.0])
     state = TrainState(task, CPU, "ab" * 16, headline="w_gap")
     for step in range(1, steps + 1):
-        gauges.stepped(step, BATCH)
+        gauges.stepped(step, batch_of(10))
         state.step = step
     return gauges.close(state, TrainerStatus(step=steps), stopped=lambda: False), task
 
