@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -19,14 +19,8 @@ from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 COUNTS = np.array([2, 0, 3, 1, 4])
-
-
-BOUNDS = np.array([0, 3, 5])
-
-
+BOUNDS = (0, 3, 5)
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-
-
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 
@@ -36,11 +30,13 @@ def arena() -> Iterator[Arena]:
         yield arena
 
 
-def fill(arena: Arena, schema: EventSchema = MUONS, repeat: int = 1, slot: int = 1) -> UnitArrays:
+def fill(
+    arena: Arena, schema: EventSchema = MUONS, repeat: int = 1, slot: int = 1, bounds: Sequence[int] = BOUNDS
+) -> UnitArrays:
     counts = np.tile(COUNTS, repeat)
-    arrays = unit_arrays(arena.slot(slot), schema, Layout(len(counts), int(counts.sum()), len(BOUNDS) - 1))
+    arrays = unit_arrays(arena.slot(slot), schema, Layout(len(counts), int(counts.sum()), len(bounds) - 1))
     arrays.offsets[:] = np.concatenate([[0], np.cumsum(counts)])
-    arrays.microbatch_bounds[:] = BOUNDS
+    arrays.microbatch_bounds[:] = bounds
     for columns in (arrays.particle_columns, arrays.event_columns):
         for column in columns.values():
             column[:] = np.arange(column.size).reshape(column.shape)
@@ -58,10 +54,15 @@ def check(first: Microbatch, second: Microbatch) -> None:
     assert (first.num_events, first.num_particles) == (3, 5)
 
 
-def copied(arena: Arena, device: torch.device) -> list[Microbatch]:
+def copied(
+    arena: Arena,
+    device: torch.device,
+    arrays: UnitArrays | None = None,
+    pieces: Sequence[tuple[int, int]] = ((0, 1), (1, 2)),
+) -> list[Microbatch]:
     copier = make_copier(arena, device, MUONS.step_columns)
-    unit = copier.begin(fill(arena), 3, 17)
-    copies = [unit.microbatch(index) for index in range(2)]
+    unit = copier.begin(fill(arena) if arrays is None else arrays, 3, 17)
+    copies = [unit.microbatch(*piece) for piece in pieces]
     mark = copier.mark()  # type: ignore[func-returns-value]
     unit.wait()
     arena.slot(1)[:] = 255  # the slot belongs to a decoder again: a copy must not change with it
@@ -133,15 +134,10 @@ def test_events_without_particles_are_copied_too(
     arrays.offsets[:] = 0
     arrays.microbatch_bounds[:] = [0, 2]
     arrays.event_columns["primary"][:] = 7
-    copier = make_copier(arena, device, MUONS.step_columns)
-    unit = copier.begin(arrays, 0, 0)
-    found = unit.microbatch(0)
-    unit.wait()
-    copier.hand_over(copier.mark())  # type: ignore[func-returns-value]
+    (found,) = copied(arena, device, arrays, [(0, 1)])
     assert found.particle_columns["muons"].shape == (0, 3)
     assert found.event_columns["primary"].tolist() == [[7.0] * 4] * 2
     assert found.offsets_E1.tolist() == [0, 0, 0]
-    del arrays, unit
 
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
@@ -149,16 +145,7 @@ def test_neighbouring_microbatches_come_as_one_and_those_of_other_trainers_not_a
     arena: Arena, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     FakeCuda(monkeypatch)
-    arrays = unit_arrays(arena.slot(0), MUONS, Layout(5, 10, 4))
-    arrays.offsets[:] = np.concatenate([[0], np.cumsum(COUNTS)])
-    arrays.microbatch_bounds[:] = [0, 1, 3, 4, 5]
-    arrays.particle_columns["muons"][:] = np.arange(30).reshape(10, 3)
-    arrays.event_columns["primary"][:] = np.arange(20).reshape(5, 4)
-    copier = make_copier(arena, device, MUONS.step_columns)
-    unit = copier.begin(arrays, 3, 17)
-    found = [unit.microbatch(1, 3), unit.microbatch(3, 4)]
-    unit.wait()
-    copier.hand_over(copier.mark())  # type: ignore[func-returns-value]
+    found = copied(arena, device, fill(arena, bounds=(0, 1, 3, 4, 5)), [(1, 3), (3, 4)])
     assert [one.index for one in found] == [1, 3]
     assert [one.offsets_E1.tolist() for one in found] == [[0, 0, 3, 4], [0, 4]]
     assert [one.host_offsets_E1.tolist() for one in found] == [[0, 0, 3, 4], [0, 4]]
@@ -168,8 +155,6 @@ def test_neighbouring_microbatches_come_as_one_and_those_of_other_trainers_not_a
         [*range(18, 30)],
     ]
     assert [one.event_columns["primary"].ravel().tolist() for one in found] == [[*range(4, 16)], [*range(16, 20)]]
-    del arrays, unit
-    copier.close()
 
 
 def test_a_batch_ahead_is_not_waited_for_when_another_is_handed_over(

@@ -232,14 +232,7 @@ def test_a_step_at_which_nothing_is_due_writes_and_transfers_nothing(
     notes = Notes()
     block = block_of(tmp_path, 2)
     looks = Looks()
-    telemetry = Telemetry(
-        tmp_path,
-        BASE,
-        sinks=[notes],
-        evaluator=looks,
-        block=block,
-        evaluate_every=1000,
-    )
+    telemetry = Telemetry(tmp_path, BASE, sinks=[notes], evaluator=looks, block=block, evaluate_every=1000)
     evaluate(telemetry, at_step(1), BATCH)
     telemetry.status("training", at_step(1), waits(0.0, 0.0), force=True)
     assert block.batch is not None
@@ -265,14 +258,7 @@ def test_a_step_at_which_nothing_is_due_writes_and_transfers_nothing(
 def test_the_model_is_looked_at_every_so_many_steps_once_the_block_is_full(tmp_path: Path) -> None:
     notes, looks = Notes(), Looks()
     block = block_of(tmp_path, 8)
-    telemetry = Telemetry(
-        tmp_path,
-        BASE,
-        sinks=[notes],
-        evaluator=looks,
-        block=block,
-        evaluate_every=2,
-    )
+    telemetry = Telemetry(tmp_path, BASE, sinks=[notes], evaluator=looks, block=block, evaluate_every=2)
     for step in range(1, 9):
         evaluate(telemetry, at_step(step), BATCH)
     assert [step for step, _ in notes.told] == [4, 6, 8]
