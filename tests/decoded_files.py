@@ -12,7 +12,7 @@ import numpy as np
 from common.config import StreamConfig
 from common.files.by_content import ContentReader, read_footer
 from common.messages import Layout, Tally, Unit
-from common.plan import SlotCapacity, StagedFile, plan_block
+from common.plan import SlotCapacity, StagedFile, Which, plan_block
 from common.schema import EventSchema
 from common.unit_arrays import Array, UnitArrays, unit_arrays
 from services.decoder.decode import Decode
@@ -45,13 +45,15 @@ def planned_in_order(
     return plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=SEED)
 
 
-def decoded(units: Sequence[Unit], workload: EventSchema, stream: StreamConfig, run_dir: Path) -> list[DecodedUnit]:
+def decoded(
+    units: Sequence[Unit], workload: EventSchema, stream: StreamConfig, run_dir: Path, which: Which = "trained"
+) -> list[DecodedUnit]:
     """All of them. ``run_dir``: for outliers."""
     found = []
     with closing(ContentReader(workload)) as reader:
-        decode = Decode(workload, stream, SEED, run_dir, reader)
+        decode = Decode(workload, stream, SEED, run_dir, reader, which)
         for unit in units:
-            slot = np.zeros(stream.slot_bytes, np.uint8)
+            slot = np.full(stream.slot_bytes, 0xEE, np.uint8)  # what a former unit left
             layout, tally = decode(unit, slot)
             found.append(DecodedUnit(unit, slot, layout, tally, unit_arrays(slot, workload, layout)))
     return found

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from decoded_files import decoded, planned
+from decoded_files import SEED, DecodedUnit, decoded, planned
 from derived_columns import DERIVED, charges_of, write_derived
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,36 +19,23 @@ from muon_files import Event, make_events, make_table, write_events
 from pyarrow import parquet as pq
 
 from common.config import SourceConfig, StreamConfig
-from common.files.parquet.reader import ParquetReader
 from common.messages import Part, Tally, Unit
 from common.plan import Stream, generator, is_held_out
 from common.schema import EventSchema, ValueRule
-from common.unit_arrays import SlotMismatch, UnitArrays, content_digest, slot_bytes_needed, unit_arrays
-from services.decoder.decode import Decode
+from common.unit_arrays import SlotMismatch, UnitArrays, content_digest, slot_bytes_needed
 from workloads.muons.columns import MUONS
-
-SEED = 5
-SLOT_BYTES = 1 << 17
 
 unit_files = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), min_size=1, max_size=4)
 
 
 def stream_of(**fields: object) -> StreamConfig:
-    settings = {"batch_events": 4, "max_particles": 20, "max_particles_per_event": 8, "slot_mib": SLOT_BYTES / 2**20}
+    settings = {"batch_events": 4, "max_particles": 20, "max_particles_per_event": 8, "slot_mib": 1 / 8}
     return StreamConfig.model_validate({**settings, **fields})
 
 
-@contextmanager
-def decoder(run_dir: Path, stream: StreamConfig, workload: EventSchema = MUONS) -> Iterator[Decode]:
-    reader = ParquetReader(workload)
-    yield Decode(workload, stream, SEED, run_dir, reader)
-    reader.close()
-
-
-def new_slot() -> np.ndarray:
-    raw = np.full(SLOT_BYTES + 4096, 0xEE, np.uint8)  # what a former unit left
-    start = -raw.ctypes.data % 4096
-    return raw[start : start + SLOT_BYTES]
+def decode(unit: Unit, stream: StreamConfig, run_dir: Path, workload: EventSchema = MUONS) -> DecodedUnit:
+    (one,) = decoded([unit], workload, stream, run_dir)
+    return one
 
 
 def unit_of(folder: Path, content: Sequence[Sequence[Event]], *, k: int = 3, epoch: int = 0) -> Unit:
@@ -121,14 +107,12 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     stream = stream_of(shuffle=shuffle, drop_empty=drop_empty, held_out=held_out, max_squared_particles=max_squared)
     content = [make_events(file, first=1000 * index) for index, file in enumerate(counts)]
     unit = unit_of(folder, content, k=k, epoch=epoch)
-    slot = new_slot()
-    with decoder(folder, stream) as decode:
-        layout, tally = decode(unit, slot)
-    arrays = unit_arrays(slot, MUONS, layout)
+    one = decode(unit, stream, folder)
+    arrays, layout = one.arrays, one.layout
     expected, expected_tally = reference(content, stream, unit)
     assert_holds(arrays, expected)
-    assert tally == expected_tally
-    assert tally.adds_up(layout)
+    assert one.tally == expected_tally
+    assert one.tally.adds_up(layout)
     bounds = arrays.microbatch_bounds.tolist()
     assert bounds[0] == 0
     assert bounds[-1] == layout.events
@@ -141,11 +125,8 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
 
 def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     unit = unit_of(tmp_path, [make_events([1, 0, 9, 3] * 10), make_events([2] * 30)])
-    slots = [new_slot(), new_slot()]
-    for slot in slots:
-        with decoder(tmp_path, stream_of()) as decode:
-            decode(unit, slot)
-    assert slots[0].tobytes() == slots[1].tobytes()
+    first, second = (decode(unit, stream_of(), tmp_path) for _ in range(2))
+    assert first.slot.tobytes() == second.slot.tobytes()
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -156,10 +137,7 @@ def test_a_unit_of_which_a_part_is_damaged_between_two_decodings_has_another_con
     unit = unit_of(tmp_path, [make_events([1, 0, 9, 3]), make_events([2] * 3), make_events([1, 2])])
     digests = []
     for _ in range(3):
-        slot = new_slot()
-        with decoder(tmp_path, stream_of(shuffle=shuffle)) as decode:
-            layout, _ = decode(unit, slot)
-        digests.append(content_digest(unit_arrays(slot, MUONS, layout)))
+        digests.append(content_digest(decode(unit, stream_of(shuffle=shuffle), tmp_path).arrays))
         if len(digests) == 2:
             (tmp_path / f"{damaged}.parquet").write_bytes(b"rotten")
     assert digests[0] == digests[1] != digests[2]
@@ -169,11 +147,8 @@ def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
     good = make_events([2, 1, 3])
     bad = [Event(7, 7, (1000.0, 0.5, 4.0, 1500.0), ((float("nan"), 0.0, 0.0),))] * 4
     unit = unit_of(tmp_path, [good, bad, good])
-    slot = new_slot()
-    stream = stream_of(shuffle=False)
-    with decoder(tmp_path, stream) as decode:
-        layout, tally = decode(unit, slot)
-    (told,) = tally.bad
+    one = decode(unit, stream_of(shuffle=False), tmp_path)
+    (told,) = one.tally.bad
     assert (told.file, told.row_group, told.rows) == (11, 0, 4)
     assert told.reason == (
         f"{tmp_path}/1.parquet: row group 0: 4 of its 4 events are invalid, and source.max_invalid_share = 0.05 allows "
@@ -181,9 +156,9 @@ def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
         "column 'muons', energy_gev: expected a finite number; e.g. "
         f"{tmp_path}/1.parquet: row group 0, row 100 of the file: energy_gev is nan"
     )
-    assert (tally.rows_read, tally.quarantined, layout.events) == (10, 4, 6)
+    assert (one.tally.rows_read, one.tally.quarantined, one.layout.events) == (10, 4, 6)
     expected = [(10, r, event) for r, event in enumerate(good)] + [(12, 200 + r, event) for r, event in enumerate(good)]
-    assert_holds(unit_arrays(slot, MUONS, layout), expected)
+    assert_holds(one.arrays, expected)
 
 
 NAN_MUON = ((float("nan"), 0.0, 0.0),)
@@ -198,10 +173,9 @@ def test_more_invalid_events_than_their_share_quarantine_the_part(
 ) -> None:
     events = [replace(e, muons=NAN_MUON) if i < num_invalid else e for i, e in enumerate(make_events([1] * 20))]
     workload = replace(MUONS, source=SourceConfig(max_invalid_share=share))
-    with decoder(tmp_path, stream_of(), workload) as decode:
-        layout, tally = decode(unit_of(tmp_path, [events, make_events([1] * 3)]), new_slot())
-    assert (tally.quarantined, tally.invalid) == ((20, 0) if is_quarantined else (0, num_invalid))
-    assert tally.adds_up(layout)
+    one = decode(unit_of(tmp_path, [events, make_events([1] * 3)]), stream_of(), tmp_path, workload)
+    assert (one.tally.quarantined, one.tally.invalid) == ((20, 0) if is_quarantined else (0, num_invalid))
+    assert one.tally.adds_up(one.layout)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -213,12 +187,11 @@ def test_one_bad_event_costs_one_event(tmp_path: Path, shuffle: bool) -> None:
     second[7] = replace(second[7], primary=(5.0, 0.5, 4.0))
     second[8] = replace(second[8], muons=NAN_MUON)
     unit = unit_of(tmp_path, [first, second])
-    slot, stream = new_slot(), stream_of(shuffle=shuffle, drop_empty=True)
-    with decoder(tmp_path, stream) as decode:
-        layout, tally = decode(unit, slot)
-        again = decode(replace(unit, epoch=1), new_slot())[1]
+    stream = stream_of(shuffle=shuffle, drop_empty=True)
+    one, again = decoded([unit, replace(unit, epoch=1)], MUONS, stream, tmp_path)
+    tally = one.tally
     assert (tally.rows_read, tally.invalid, tally.outliers, tally.quarantined) == (80, 4, 10, 0)
-    assert tally.adds_up(layout)
+    assert tally.adds_up(one.layout)
     assert {one.rule: (one.events, one.examples) for one in tally.broken_rules} == {
         "column 'muons', x_m: expected a finite number": (
             *(1, (f"{tmp_path}/0.parquet: row group 0, row 5 of the file: x_m is nan",)),
@@ -233,14 +206,14 @@ def test_one_bad_event_costs_one_event(tmp_path: Path, shuffle: bool) -> None:
             *(1, (f"{tmp_path}/1.parquet: row group 0, row 108 of the file: energy_gev is nan",)),
         ),
     }
-    rows = unit_arrays(slot, MUONS, layout).event_columns["source_row"][:, 0].tolist()
+    rows = one.arrays.event_columns["source_row"][:, 0].tolist()
     assert not {5, 9, 107, 108} & set(rows)
     [stored] = [pq.read_table(path) for path in (tmp_path / "invalid").iterdir()]
     assert stored["source_row"].to_pylist() == [5, 9, 107, 108]
     assert stored["source_file"].to_pylist() == [f"{tmp_path}/{i}.parquet" for i in (0, 0, 1, 1)]
     assert stored["primary"].to_pylist()[1:3] == [[-5.0, 0.5, 4.0, 1500.0], [5.0, 0.5, 4.0]]
     assert stored["reason"].to_pylist()[1] == "column 'primary', energy_gev: expected a finite number of at least 1e-09"
-    assert again.invalid == 4
+    assert again.tally.invalid == 4
 
 
 def test_a_part_with_more_particles_than_its_footer_promised_is_quarantined_alone(tmp_path: Path) -> None:
@@ -248,34 +221,29 @@ def test_a_part_with_more_particles_than_its_footer_promised_is_quarantined_alon
     unit = unit_of(tmp_path, [make_events([2, 3]), make_events([5, 12, 1])])
     for particles, num_bad in ((5 + 8 + 1, 0), (5 + 8, 1)):  # the event of 12 is an outlier: no more than 8 count
         parts = (replace(unit.parts[0], particles=5), replace(unit.parts[1], particles=particles))
-        with decoder(tmp_path, stream_of()) as decode:
-            layout, tally = decode(replace(unit, parts=parts), new_slot())
-        assert len(tally.bad) == num_bad
-        assert layout.events == 4 - 2 * num_bad
-    assert tally.bad[0].reason.endswith("1.parquet: row group 0 has 14 particles; its footer promised at most 13")
+        one = decode(replace(unit, parts=parts), stream_of(), tmp_path)
+        assert len(one.tally.bad) == num_bad
+        assert one.layout.events == 4 - 2 * num_bad
+    assert one.tally.bad[0].reason.endswith("1.parquet: row group 0 has 14 particles; its footer promised at most 13")
 
 
 def test_the_rows_of_a_span_are_counted_in_the_file(tmp_path: Path) -> None:
     events = make_events([1, 2, 0, 3, 1])
     path = write_events(tmp_path / "f.parquet", events)
     part = Part(4, str(path), 0, first_row=2, rows=3, particles=9, file_row=100)
-    slot = new_slot()
-    with decoder(tmp_path, stream_of(shuffle=False)) as decode:
-        layout, _ = decode(Unit(0, 0, 0, 0, (part,)), slot)
-    expected = [(4, 102 + r, event) for r, event in enumerate(events[2:])]
-    assert_holds(unit_arrays(slot, MUONS, layout), expected)
+    one = decode(Unit(0, 0, 0, 0, (part,)), stream_of(shuffle=False), tmp_path)
+    assert_holds(one.arrays, [(4, 102 + r, event) for r, event in enumerate(events[2:])])
 
 
 def test_fillers_are_counted(tmp_path: Path) -> None:
     filler = Event(1, 1, (1000.0, 0.5, 4.0, 1500.0), ((0.0, 0.0, 0.0),))
-    with decoder(tmp_path, stream_of(drop_empty=True)) as decode:
-        layout, tally = decode(unit_of(tmp_path, [[filler, *make_events([2])]]), new_slot())
-    assert (layout.events, tally.empty, tally.particles_dropped) == (1, 1, 1)
+    one = decode(unit_of(tmp_path, [[filler, *make_events([2])]]), stream_of(drop_empty=True), tmp_path)
+    assert (one.layout.events, one.tally.empty, one.tally.particles_dropped) == (1, 1, 1)
 
 
 def test_a_unit_that_does_not_fit_is_told(tmp_path: Path) -> None:
-    with decoder(tmp_path, stream_of()) as decode, pytest.raises(SlotMismatch, match="the slot has 4096"):
-        decode(unit_of(tmp_path, [make_events([5] * 200)]), new_slot()[:4096])
+    with pytest.raises(SlotMismatch, match="the slot has 4096"):
+        decode(unit_of(tmp_path, [make_events([5] * 200)]), stream_of(slot_mib=2**-8), tmp_path)
 
 
 @settings(deadline=None, max_examples=25)
@@ -292,23 +260,19 @@ def test_whatever_the_planner_cuts_from_a_file_fits_its_slot(
     ]
     path = folder / "f.parquet"
     pq.write_table(make_table(events, list_of=pa.large_list), path, row_group_size=100)
-    found = 0
-    with decoder(folder, stream) as decode:
-        for unit in planned([path], MUONS, stream):
-            layout, tally = decode(unit, new_slot()[: stream.slot_bytes])
-            found += layout.events + tally.outliers
-    assert found == len(events)
+    units = decoded(planned([path], MUONS, stream), MUONS, stream, folder)
+    assert sum(one.layout.events + one.tally.outliers for one in units) == len(events)
 
 
 def test_values_that_can_t_be_are_told_with_counts_and_read_all_the_same(tmp_path: Path) -> None:
     degrees = [replace(event, primary=(1000.0, 57.5, 4.0, 1500.0)) for event in make_events([1, 2, 0])]
-    with decoder(tmp_path, stream_of(shuffle=False)) as decode:
-        _, good = decode(unit_of(tmp_path, [make_events([1, 2, 3])]), new_slot())
-        layout, tally = decode(unit_of(tmp_path, [make_events([1, 2]), degrees]), new_slot())
-    assert good.outside_values == ""
-    assert (layout.events, tally.quarantined) == (5, 0)
-    assert tally.outside_values.startswith(f"{tmp_path}/0.parquet and 1 more: values that can't be: 3 of 5 of ")
-    assert "primary.zenith_rad lie outside of 0 to 3.14159, the first is 57.5" in tally.outside_values
+    good = decode(unit_of(tmp_path, [make_events([1, 2, 3])]), stream_of(shuffle=False), tmp_path)
+    assert good.tally.outside_values == ""
+    one = decode(unit_of(tmp_path, [make_events([1, 2]), degrees]), stream_of(shuffle=False), tmp_path)
+    assert (one.layout.events, one.tally.quarantined) == (5, 0)
+    told = one.tally.outside_values
+    assert told.startswith(f"{tmp_path}/0.parquet and 1 more: values that can't be: 3 of 5 of ")
+    assert "primary.zenith_rad lie outside of 0 to 3.14159, the first is 57.5" in told
 
 
 def test_the_order_of_events_depends_on_the_shard_where_there_are_several(tmp_path: Path) -> None:
@@ -320,10 +284,7 @@ def test_the_order_of_events_depends_on_the_shard_where_there_are_several(tmp_pa
         (stream_of(shards=2).of_shard(0), (0,)),
         (stream_of(shards=2).of_shard(1), (1,)),
     ]:
-        with decoder(tmp_path, stream) as decode:
-            slot = new_slot()
-            layout, _ = decode(unit, slot)
-            rows = unit_arrays(slot, MUONS, layout).event_columns["source_row"][:, 0].tolist()
+        rows = decode(unit, stream, tmp_path).arrays.event_columns["source_row"][:, 0].tolist()
         assert rows == generator(Stream.EVENTS, SEED, unit.epoch, unit.k, *key).permutation(40).tolist()
         orders.append(rows)
     assert orders[0] == orders[1]

@@ -9,16 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from decoded_files import decoded
 from muon_files import make_event, make_table, write_events
 
 from common.config import SourceConfig, StreamConfig
-from common.files.parquet.reader import ParquetReader
-from common.messages import Layout, Part, Tally, Unit
+from common.messages import Part, Tally, Unit
 from common.plan import Which, is_held_out
 from common.schema import EventSchema
 from common.status import OUTLIER_FOLDER
-from common.unit_arrays import unit_arrays
-from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(max_particles=100, max_particles_per_event=5, drop_empty=True, slot_mib=0.25, held_out=0.4)
@@ -33,16 +31,12 @@ HELD_OUT = set(np.flatnonzero(is_held_out(np.stack([np.arange(SHOWERS), np.zeros
 
 def decode(
     path: Path, which: Which = "trained", stream: StreamConfig = STREAM, schema: EventSchema = MUONS
-) -> tuple[list[int], Layout, Tally]:
+) -> tuple[list[int], Tally]:
     """Showers of the events in the slot, and the counts."""
-    rows = pq.read_metadata(path).num_rows
-    reader = ParquetReader(schema)
-    unit = Unit(0, 0, 0, 0, (Part(0, str(path), 0, 0, rows, 1 << 20, 0),))
-    slot = np.zeros(STREAM.slot_bytes, np.uint8)
-    layout, tally = Decode(schema, stream, 1, path.parent, reader, which)(unit, slot)
-    reader.close()
-    assert tally.adds_up(layout)
-    return unit_arrays(slot, schema, layout).event_columns["primary_id"][:, 0].tolist(), layout, tally
+    unit = Unit(0, 0, 0, 0, (Part(0, str(path), 0, 0, len(EVENTS), 1 << 20, 0),))
+    (one,) = decoded([unit], schema, stream, path.parent, which)
+    assert one.tally.adds_up(one.layout)
+    return one.arrays.event_columns["primary_id"][:, 0].tolist(), one.tally
 
 
 @pytest.fixture
@@ -52,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_whole_showers_are_held_out_whatever_their_events_are(path: Path) -> None:
     assert 3 < len(HELD_OUT) < 17
-    found, _, tally = decode(path)
+    found, tally = decode(path)
     trained = set(range(SHOWERS)) - HELD_OUT
     assert sorted(found) == sorted(trained)
     assert (tally.held_out, tally.outliers, tally.empty) == (3 * len(HELD_OUT), len(trained), len(trained))
@@ -66,10 +60,10 @@ def test_held_out_outliers_are_not_written(path: Path) -> None:
 
 
 def test_the_held_out_events_are_read_alone_or_with_all(path: Path) -> None:
-    found, _, tally = decode(path, "held out")
+    found, tally = decode(path, "held out")
     assert sorted(found) == sorted(HELD_OUT)
     assert tally.held_out == 3 * (SHOWERS - len(HELD_OUT)), "those that are trained on"
-    found, _, tally = decode(path, "all")
+    found, tally = decode(path, "all")
     assert sorted(found) == list(range(SHOWERS))
     assert tally.held_out == 0
 
@@ -80,7 +74,7 @@ def test_a_row_without_an_event_has_no_id_and_is_empty(tmp_path: Path) -> None:
     pq.write_table(table.set_column(2, "primary", nulls), tmp_path / "f.parquet")
     nullable = MUONS.stored_as(SourceConfig(nulls="empty"))
     for which in ("trained", "held out"):
-        found, _, tally = decode(tmp_path / "f.parquet", which, schema=nullable)  # type: ignore[arg-type]
+        found, tally = decode(tmp_path / "f.parquet", which, schema=nullable)  # type: ignore[arg-type]
         assert (found, tally.empty, tally.held_out) == ([], len(EVENTS), 0)
 
 
