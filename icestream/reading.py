@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays
     )
     which: Which = "held out" if config.stream.held_out else "all"
     where = f"trainer.validation.input = {list(inputs)}" if inputs else "the run's inputs"
-    report = refuse if inputs else _leave_out
+    report = refuse if inputs else partial(logger.warning, "validation block: left out: %s")
     settings = replace(file_settings(config), stream=stream)
     with Remotes(settings.access) as remotes:
         sources = _validation_files(config, remotes)
@@ -114,10 +115,6 @@ def _validation_files(config: Config, remotes: Remotes) -> list[SourceFile]:
             " their held-out events are used. Or set trainer.validation.events=0"
         )
     return [SourceFile(str(path), path.stat().st_size) for path in paths]
-
-
-def _leave_out(reason: str) -> None:
-    logger.warning("validation block: left out: %s", reason)
 
 
 READ_FACTOR = 16

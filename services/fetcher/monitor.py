@@ -147,7 +147,7 @@ class DecoderScaling:
         """Return the number of decoders wanted after this load (None: nothing flows)."""
         if load is not None and load.decoders > self.wanted:
             self._change(now_s, load.decoders)  # a decoder started by hand is kept
-        if load is None or self._is_cooling(now_s):
+        if load is None or (self._changed_s is not None and now_s - self._changed_s < COOL_DOWN_S):
             self._grow_since_s = self._shrink_since_s = None
             return self.wanted
         self._note(now_s, load)
@@ -169,9 +169,6 @@ class DecoderScaling:
             self._shrink_since_s = None
         elif self._shrink_since_s is None:
             self._shrink_since_s = now_s
-
-    def _is_cooling(self, now_s: float) -> bool:
-        return self._changed_s is not None and now_s - self._changed_s < COOL_DOWN_S
 
     @staticmethod
     def _lasts(since_s: float | None, now_s: float, long_s: float) -> bool:
@@ -384,7 +381,9 @@ class StatusCollector(Collector):
         yield from state_families(fetcher, trainer)
         yield from self._ages(trainer)
         yield from self._restarts()
-        yield from self._disk()
+        usage = shutil.disk_usage(self._run_dir)
+        yield gauge("disk_free_bytes", "Free space of the run directory's file system.", usage.free)
+        yield gauge("disk_size_bytes", "Size of the run directory's file system.", usage.total)
         yield gauge("build_info", "Version of icestream; the value is 1.", 1.0, version=version("icestream"))
 
     def _ages(self, trainer: TrainerStatus | None) -> Iterator[Metric]:
@@ -407,11 +406,6 @@ class StatusCollector(Collector):
             for service, count in run.restarts.items():
                 family.add_sample(family.name + "_total", {"service": service}, count)
             yield family
-
-    def _disk(self) -> Iterator[Metric]:
-        usage = shutil.disk_usage(self._run_dir)
-        yield gauge("disk_free_bytes", "Free space of the run directory's file system.", usage.free)
-        yield gauge("disk_size_bytes", "Size of the run directory's file system.", usage.total)
 
 
 class Exporter:

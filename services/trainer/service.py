@@ -212,7 +212,7 @@ def train(
                         state.recent.add(metrics[state.headline])
                         guard.note(state.step, fed.batch, metrics)
                         if state.step % config.log_every == 0 or state.step == 1:  # the only host sync
-                            telemetry.scalars(state, metrics | state.recent_mean(), feed.waits)
+                            telemetry.scalars(state, metrics | {state.mean_name: state.recent.mean()}, feed.waits)
                             guard.look()
                             telemetry.health(state, guard.health, guard.reason)
                         else:

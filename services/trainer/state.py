@@ -89,15 +89,13 @@ class TrainState:
         self.audit_bytes: dict[str, int] = {}
         """Size of each audit file: see audit.py."""
         self.headline = headline
-        self.shown = (*shown, f"{headline}_ma_{AVERAGED_STEPS}")
+        self.mean_name = f"{headline}_ma_{AVERAGED_STEPS}"
+        """Name of the windowed mean as a metric."""
+        self.shown = (*shown, self.mean_name)
         """Metrics shown in the status file."""
         self.recent = WindowedMean(AVERAGED_STEPS, device)
         """Windowed mean of the headline metric."""
         self.watch = HealthWatch(alarms, limits)
-
-    def recent_mean(self) -> dict[str, Tensor]:
-        """Return the recent mean, by its name as a metric."""
-        return {f"{self.headline}_ma_{AVERAGED_STEPS}": self.recent.mean()}
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
         """Return the state as stored in a checkpoint: tensors, numbers and texts."""

@@ -66,14 +66,7 @@ def test_a_file_from_hdf5_gives_the_same_ragged_unit(
         bytes_out=out.stat().st_size,
     )
     assert all(group.rows <= rows for group in parse_footer(out).row_groups)
-    reader = ParquetReader(MUONS)
-    found = [
-        piece
-        for i, group in enumerate(parse_footer(out).row_groups)
-        for piece in reader.read([Part(0, str(out), i, 0, group.rows, 1 << 20, 0)])
-    ]
-    reader.close()
-    assert np.concatenate([piece.counts for piece in found]).tolist() == counts
+    assert np.concatenate([piece.counts for piece in rows_of(out, MUONS)]).tolist() == counts
 
 
 @pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
@@ -178,11 +171,8 @@ def test_outputs_that_cannot_be_are_refused(tmp_path: Path, names: tuple[str, ..
 
 def rows_of(path: Path, workload: object) -> list[RaggedRows]:
     reader = ParquetReader(workload)  # type: ignore[arg-type]
-    with pq.ParquetFile(path) as file:
-        groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-    found = [
-        piece for i, rows in enumerate(groups) for piece in reader.read([Part(0, str(path), i, 0, rows, 1 << 20, 0)])
-    ]
+    parts = [Part(0, str(path), i, 0, one.rows, 1 << 20, 0) for i, one in enumerate(parse_footer(path).row_groups)]
+    found = [piece for part in parts for piece in reader.read([part])]
     reader.close()
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from muon_files import make_event, make_events, make_table, write_events
 
 from common.errors import BadInputError
 from common.plan import Which, is_held_out
+from common.schema import EventSchema
 from common.unit_arrays import UnitArrays
 from icestream.cli import cli, remedy_of
 from icestream.reading import read_validation_events
 from icestream.verbs import FrontDoor
 from services.config.root import Config
 from workloads import registry
-from workloads.base.interface import Verb
+from workloads.base.interface import FileSettings, Verb
 from workloads.base.report.evaluation import reading_warnings
 from workloads.muons.workload import WORKLOAD
 
@@ -39,9 +41,16 @@ def read(config: Config, run_dir: Path) -> UnitArrays:
     return arrays
 
 
-def numbers(primary: Any) -> list[int]:
+def numbers(*pieces: UnitArrays) -> list[int]:
     """Which events these are: see muon_files.make_event."""
-    return [round(float(energy)) - 1000 for energy in primary[:, 0]]
+    return [round(float(energy)) - 1000 for piece in pieces for energy in piece.event_columns["primary"][:, 0]]
+
+
+def write_files(folder: Path, number: int, counts: Sequence[int], row_group_rows: int = 1 << 20) -> None:
+    """Files of so many muons in each event, whose numbers go on from file to file."""
+    folder.mkdir(exist_ok=True)
+    for i in range(number):
+        write_events(folder / f"{i}.parquet", make_events(counts, first=len(counts) * i), row_group_rows=row_group_rows)
 
 
 def test_events_come_with_their_own_muons_from_all_over_the_files(tmp_path: Path) -> None:
@@ -49,17 +58,15 @@ def test_events_come_with_their_own_muons_from_all_over_the_files(tmp_path: Path
     one = write_events(tmp_path / "one.parquet", make_events(counts[:200]), row_group_rows=50)
     two = write_events(tmp_path / "two.parquet", make_events(counts[200:], first=200), row_group_rows=50)
     arrays = read(make_config(one, two), tmp_path)
-    chosen = numbers(arrays.event_columns["primary"])
+    chosen = numbers(arrays)
     assert len(chosen) == len(set(chosen)) == 20
     assert len({number // 50 for number in chosen}) > 3, "neighbours may be of one shower"
     assert np.diff(arrays.offsets).tolist() == [counts[number] for number in chosen]
     for index, number in enumerate(chosen):
         muons = arrays.particle_columns["muons"][arrays.offsets[index] : arrays.offsets[index + 1]]
         assert muons.tolist() == [list(muon) for muon in make_event(number, counts[number]).muons]
-    again = read(make_config(one, two), tmp_path)
-    assert numbers(again.event_columns["primary"]) == chosen
-    other = read(make_config(one, two, seed=1), tmp_path)
-    assert numbers(other.event_columns["primary"]) != chosen
+    assert numbers(read(make_config(one, two), tmp_path)) == chosen
+    assert numbers(read(make_config(one, two, seed=1), tmp_path)) != chosen
 
 
 def test_microbatches_hold_no_more_than_max_particles_and_outliers_are_left_out(tmp_path: Path) -> None:
@@ -127,25 +134,19 @@ def held_out_numbers(count: int, share: float = 0.3) -> set[int]:
 
 
 def test_without_files_of_its_own_the_block_is_of_the_runs_held_out_events(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for i in range(4):
-        events = make_events([number % 5 for number in range(50)], first=50 * i)
-        write_events(tmp_path / "data" / f"{i}.parquet", events, row_group_rows=10)
-    found = numbers(read(held_out_config(tmp_path / "data"), tmp_path).event_columns["primary"])
+    write_files(tmp_path / "data", 4, [number % 5 for number in range(50)], row_group_rows=10)
+    found = numbers(read(held_out_config(tmp_path / "data"), tmp_path))
     assert len(found) == len(set(found)) == 20
     assert set(found) < held_out_numbers(200)
-    pieces = list(read_validation_events(held_out_config(tmp_path / "data", events=1_000), tmp_path))
-    every = [number for piece in pieces for number in numbers(piece.event_columns["primary"])]
+    every = numbers(*read_validation_events(held_out_config(tmp_path / "data", events=1_000), tmp_path))
     assert sorted(every) == sorted(held_out_numbers(200))
 
 
 def test_more_files_are_read_until_there_are_enough_held_out_events(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for i in range(30):
-        write_events(tmp_path / "data" / f"{i}.parquet", make_events([1] * 40, first=40 * i))
+    write_files(tmp_path / "data", 30, [1] * 40)
     config = held_out_config(tmp_path / "data", share=0.02, events=10)
     pieces = list(read_validation_events(config, tmp_path))
-    found = [number for piece in pieces for number in numbers(piece.event_columns["primary"])]
+    found = numbers(*pieces)
     assert len(pieces) > 1, "ten times sixteen rows were not enough"
     assert len(found) == 10
     assert set(found) < held_out_numbers(1200, 0.02)
@@ -167,7 +168,7 @@ def test_bad_files_of_the_run_are_left_out_of_the_block_as_of_the_run(
     (tmp_path / "data" / "torn.parquet").write_bytes(good.read_bytes()[:-9])
     bad = make_table([type(one)(one.major, one.minor, (-5.0, *one.primary[1:]), one.muons) for one in make_events([1])])
     pq.write_table(bad, tmp_path / "data" / "negative.parquet")
-    found = numbers(read(held_out_config(tmp_path / "data", events=100), tmp_path).event_columns["primary"])
+    found = numbers(read(held_out_config(tmp_path / "data", events=100), tmp_path))
     assert sorted(found) == sorted(held_out_numbers(60))
     assert "left out: " in caplog.text
     assert "torn.parquet" in caplog.text
@@ -192,12 +193,16 @@ def test_settings_of_files_are_those_of_the_run_below_the_toml_file_below_set(tm
         FrontDoor().file_settings(["x"], toml=None, assignments=("stream.bach_events=4",))
 
 
-def test_events_come_from_all_files_with_where_they_come_from(tmp_path: Path) -> None:
-    for index in range(3):
-        write_events(tmp_path / f"{index}.parquet", make_events([1] * 20, first=20 * index))
+def door_to(folder: Path, **settings: Any) -> tuple[FrontDoor, EventSchema, FileSettings]:
     front = FrontDoor()
-    settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
-    schema, seen = WORKLOAD.schema.stored_as(settings.source), (str(tmp_path / "1.parquet"),)
+    found = front.file_settings([str(folder)], **{"toml": None, "assignments": ()} | settings)
+    return front, WORKLOAD.schema.stored_as(found.source), found
+
+
+def test_events_come_from_all_files_with_where_they_come_from(tmp_path: Path) -> None:
+    write_files(tmp_path, 3, [1] * 20)
+    front, schema, settings = door_to(tmp_path)
+    seen = (str(tmp_path / "1.parquet"),)
     with front.read_events(schema, settings, events=30, seed=0, trained_inputs=seen) as found:
         assert len(found.arrays.offsets) == 31
         assert (found.num_files, found.num_sources, tuple(found.trained_on)) == (3, 3, seen)
@@ -211,9 +216,7 @@ def test_a_bad_file_a_bad_row_group_and_a_bad_event_are_left_out_and_named_as_in
     (tmp_path / "1.parquet").write_bytes(b"no parquet")
     bad = [replace(event, primary=(-1.0, 0.5, 4.0, 1500.0)) for event in make_events([1] * 10)]
     write_events(tmp_path / "2.parquet", [*make_events([1] * 9), bad[0], *bad], row_group_rows=10)
-    front = FrontDoor()
-    settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
-    schema = WORKLOAD.schema.stored_as(settings.source)
+    front, schema, settings = door_to(tmp_path)
     with front.read_events(schema, settings, events=0, seed=0, trained_inputs=()) as found:
         assert len(found.arrays.offsets) == 30
         assert (found.num_files, found.num_sources) == (2, 3)
@@ -246,15 +249,12 @@ ASSIGNMENTS = ("stream.unit_events=6", "stream.batch_events=4", "stream.held_out
 
 
 def test_every_event_of_every_file_comes_once_in_the_files_order(tmp_path: Path) -> None:
-    for index in range(3):
-        events = make_events([1, 2, 0, 30] * 5, first=20 * index)
-        write_events(tmp_path / f"{index}.parquet", events, row_group_rows=6)
-    front = FrontDoor()
-    settings = front.file_settings([str(tmp_path)], toml=None, assignments=ASSIGNMENTS)
+    write_files(tmp_path, 3, [1, 2, 0, 30] * 5, row_group_rows=6)
+    front, schema, settings = door_to(tmp_path, assignments=ASSIGNMENTS)
     found, files, done = [], [], []
-    with front.each_unit(WORKLOAD.schema.stored_as(settings.source), settings) as units:
+    with front.each_unit(schema, settings) as units:
         for unit in units:
-            found += (unit.arrays.event_columns["primary"][:, 0].round() - 1000).astype(int).tolist()
+            found += numbers(unit.arrays)
             files.append(Path(unit.file).name)
             done.append(unit.done)
     assert found == list(range(60))
@@ -267,24 +267,17 @@ def test_every_event_of_every_file_comes_once_in_the_files_order(tmp_path: Path)
 def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_others_are_asked_for(
     tmp_path: Path,
 ) -> None:
-    for index in range(3):
-        events = make_events([1] * 100, first=100 * index)
-        write_events(tmp_path / f"{index}.parquet", events, row_group_rows=25)
-    front = FrontDoor()
+    write_files(tmp_path, 3, [1] * 100, row_group_rows=25)
     own = json.dumps({"stream": {"held_out": 0.9, "unit_events": 100}})  # the share is that of the trained run
-    settings = front.file_settings([str(tmp_path)], toml=None, assignments=(), config_json=own)
-    schema = WORKLOAD.schema.stored_as(settings.source)
-    ids = np.stack([np.arange(300), np.arange(300) % 7], 1)
-    held_out = set(np.flatnonzero(is_held_out(ids, 0.2)).tolist())
+    front, schema, settings = door_to(tmp_path, config_json=own)
+    held_out = held_out_numbers(300, 0.2)
 
     def read(events: int, seen: str, which: Which | None = None, share: float = 0.2) -> tuple[list[int], list[str]]:
         reading = front.read_events(
             schema, settings, events=events, seed=0, trained_inputs=(seen,), held_out=share, which=which
         )
         with reading as found:
-            primary = found.arrays.event_columns["primary"]
-            chosen = [round(float(energy)) - 1000 for energy in primary[:, 0]]
-            return chosen, [Path(one).name for one in found.trained_on]
+            return numbers(found.arrays), [Path(one).name for one in found.trained_on]
 
     chosen, warned = read(0, str(tmp_path))
     assert (sorted(chosen), warned) == (sorted(held_out), [])

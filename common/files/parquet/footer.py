@@ -51,7 +51,8 @@ _MOST_STRUCTS = 1 << 19
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 PARSE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
-"""Errors of Compact and of access to its structs; only IndexError means that more bytes could help."""
+"""Errors of Compact, of access to its structs, and of names that are not UTF-8 (a ValueError); only IndexError means
+that more bytes could help."""
 
 Struct = dict[int, Any]
 """Values by field number."""
@@ -189,7 +190,7 @@ def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]
             raise DamagedFooter("a column lies in another file")
         column = chunk[3]
         name = ".".join(path)
-        if tuple(_text(part) for part in column[3]) != path or column[1] != kind:
+        if tuple(part.decode() for part in column[3]) != path or column[1] != kind:
             raise DamagedFooter(f"the schema's column {name} is another one in a row group")
         values, uncompressed, num_bytes = int(column[5]), int(column[6]), int(column[7])
         if values < rows or min(num_bytes, uncompressed) < 0 or (not repeated and values != rows):
@@ -212,7 +213,7 @@ def _leaves(schema: Sequence[Struct]) -> list[tuple[tuple[str, ...], int, int]]:
             element = next(rest, None)
             if element is None:
                 raise DamagedFooter("its schema ends too early")
-            here, depth = (*path, _text(element[4])), repeated + (element.get(3) == 2)
+            here, depth = (*path, element[4].decode()), repeated + (element.get(3) == 2)
             if element.get(5):
                 descend(element[5], here, depth)
             else:
@@ -222,10 +223,6 @@ def _leaves(schema: Sequence[Struct]) -> list[tuple[tuple[str, ...], int, int]]:
     if next(rest, None) is not None:
         raise DamagedFooter("its schema has columns that belong nowhere")
     return leaves
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8")  # a UnicodeDecodeError is a ValueError
 
 
 class Compact:

@@ -112,44 +112,36 @@ def _outcome(lease: m.Lease, chance: float) -> m.Message:
     return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS))
 
 
+@dataclass(eq=False)
 class Trainer:
     """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches make a step, of which it reads its share.
 
     ``copy_chance``: that a unit's copies to the device are complete when it asks.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rank: int,
-        ranks: int,
-        checkpoint: Checkpoint,
-        microbatches: Sequence[int],
-        *,
-        batch: int,
-        units_in_advance: int,
-        copy_chance: float,
-    ) -> None:
-        self.name = name
-        self.rank = rank
-        self.trained = checkpoint.cursor
+    name: str
+    rank: int
+    ranks: int
+    checkpoint: Checkpoint
+    microbatches: Sequence[int]
+    batch: int
+    units_in_advance: int
+    copy_chance: float
+    inbox: deque[m.Message] = field(default_factory=deque)
+    outbox: deque[m.Message] = field(default_factory=deque)
+    at_barrier: bool = False
+    """The batch is complete."""
+    used_up: bool = False
+    """No data was left for the batch."""
+    finished: bool = False
+    attached: bool = False
+    paused: int = 0
+    """Turns that it is suspended for."""
+
+    def __post_init__(self) -> None:
+        self.trained = self.checkpoint.cursor
         """Where the weights are."""
-        self.skipped = set(checkpoint.skipped)
-        self.inbox: deque[m.Message] = deque()
-        self.outbox: deque[m.Message] = deque()
-        self.at_barrier = False
-        """The batch is complete."""
-        self.used_up = False
-        """No data was left for the batch."""
-        self.finished = False
-        self._ranks = ranks
-        self._microbatches = microbatches
-        self._batch = batch
-        self._units_in_advance = units_in_advance
-        self._copy_chance = copy_chance
-        self.attached = False
-        self.paused = 0
-        """Turns that it is suspended for."""
+        self.skipped = set(self.checkpoint.skipped)
 
     def connection_lost(self) -> None:
         """The fetcher died. A batch that is complete will be trained all the same."""
@@ -166,7 +158,7 @@ class Trainer:
             self._attach()
         elif self.inbox and rng.random() < 0.6:
             self._receive(memory)
-        elif self._copied and rng.random() < self._copy_chance:
+        elif self._copied and rng.random() < self.copy_chance:
             self._release(rng, memory)
         else:
             self._fill(memory)
@@ -212,8 +204,8 @@ class Trainer:
         self._ended = False
         self._copied: deque[m.DeliveredUnit] = deque()
         """Units whose copies to the device may be under way."""
-        self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, self.trained))
-        self.outbox.append(m.Want(self._units_in_advance))
+        self.outbox.append(m.Attach(self.rank, self.ranks, PLAN, self.trained))
+        self.outbox.append(m.Want(self.units_in_advance))
         self._begin_batch()
 
     def _begin_batch(self) -> None:
@@ -241,15 +233,15 @@ class Trainer:
 
     def _fill(self, memory: Memory) -> None:
         """Take one microbatch."""
-        if self._filled == self._batch or (not self._arrived and self._ended):
+        if self._filled == self.batch or (not self._arrived and self._ended):
             self.at_barrier = True
         elif self._arrived:
             unit, cursor = self._arrived[0], self._taken
             assert unit.k == cursor.unit, "in order, none lost and none twice"
             number = cursor.microbatch
-            microbatches = self._microbatches[unit.k] if unit.slot >= 0 else 0
+            microbatches = self.microbatches[unit.k] if unit.slot >= 0 else 0
             if number < microbatches:
-                if self._filled % self._ranks == self.rank:
+                if self._filled % self.ranks == self.rank:
                     self._read(memory, unit)
                 number += 1
                 self._filled += 1

@@ -64,6 +64,13 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def empty(run_dir: Path) -> Path:
+    """Another directory for the same run, without anything in it."""
+    new = run_dir.with_name("new")
+    new.mkdir()
+    return new
+
+
 def write(run_dir: Path, *names: str, content: str = "") -> None:
     for name in names:
         (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
@@ -113,16 +120,15 @@ def test_a_run_whose_checkpoints_are_gone_gets_them_back(open_sync: Open, run_di
     write(run_dir, STEP(7))
     sync.turn()
     content = (run_dir / STEP(7)).read_bytes()
-    empty = run_dir.with_name("new")
-    empty.mkdir()
+    new = empty(run_dir)
     nowhere = config.model_copy(update={"outputs": OutputsConfig(destination=f"{config.outputs.destination}-2")})
-    assert restore_if_gone(empty, nowhere) == "", "nothing was copied there yet: a new run"
-    assert STEP(7) in restore_if_gone(empty, config)
-    assert (empty / STEP(7)).read_bytes() == content
-    assert (empty / STEP(7)).stat().st_mode & 0o077 == 0
-    assert (empty / EVENTS).exists()
-    assert not (empty / STEP(1)).exists(), "the newest is enough"
-    again, _ = open_sync(empty)
+    assert restore_if_gone(new, nowhere) == "", "nothing was copied there yet: a new run"
+    assert STEP(7) in restore_if_gone(new, config)
+    assert (new / STEP(7)).read_bytes() == content
+    assert (new / STEP(7)).stat().st_mode & 0o077 == 0
+    assert (new / EVENTS).exists()
+    assert not (new / STEP(1)).exists(), "the newest is enough"
+    again, _ = open_sync(new)
     assert again.turn() == 0, "it is the same run"
 
 
@@ -183,30 +189,25 @@ def test_a_destination_that_is_damaged_is_no_reason_to_begin_anew(
     open_sync: Open, run_dir: Path, config: Config, federation: Federation
 ) -> None:
     open_sync(run_dir)[0].turn()
-    where = config.outputs.destination
+    where, new = config.outputs.destination, empty(run_dir)
     folder = Path(where) if "://" not in where else federation.root / where.split("/", 3)[3]
-    empty = run_dir.with_name("new")
-    empty.mkdir()
     (folder / STEP(1)).write_text("x" * (folder / STEP(1)).stat().st_size)
     with pytest.raises(BadInputError, match=r"the copies there can't be read.*--fresh"):
-        restore_if_gone(empty, config)
+        restore_if_gone(new, config)
     (folder / MANIFEST).write_text("{}")
     with pytest.raises(BadInputError, match="not a list of outputs"):
-        restore_if_gone(empty, config)
-    assert not list((empty / "checkpoints").glob("*.pt"))
+        restore_if_gone(new, config)
+    assert not list((new / "checkpoints").glob("*.pt"))
 
 
 def test_an_event_file_that_grew_without_being_told_does_not_keep_the_checkpoint_away(
-    open_sync: Open, run_dir: Path, config: Config, federation: Federation
+    open_sync: Open, run_dir: Path, config: Config
 ) -> None:
     open_sync(run_dir)[0].turn()
-    where = config.outputs.destination
-    folder = Path(where) if "://" not in where else federation.root / where.split("/", 3)[3]
-    (folder / EVENTS).write_text("half of a newer state")
-    empty = run_dir.with_name("new")
-    empty.mkdir()
-    assert STEP(1) in restore_if_gone(empty, config)
-    assert not list((empty / EVENTS).parent.iterdir())
+    (Path(config.outputs.destination) / EVENTS).write_text("half of a newer state")
+    new = empty(run_dir)
+    assert STEP(1) in restore_if_gone(new, config)
+    assert not list((new / EVENTS).parent.iterdir())
 
 
 def test_a_run_whose_destination_was_taken_over_copies_nothing_more(open_sync: Open, run_dir: Path) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import struct
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from test_sinks import wait_for_next_second
 
 from common.errors import BadInputError
 from services.config.settings import WandbConfig
@@ -82,9 +82,7 @@ def test_the_same_names_are_recorded_offline_by_one_run_over_a_restart_and_no_se
     sink.scalars({"train/w_gap": 1.25}, 20)
     sink.flush()
     sink.close()
-    closed_s = int(time.time())
-    while int(time.time()) == closed_s:  # wandb names a start's folder by the second
-        time.sleep(0.01)
+    wait_for_next_second()  # wandb names a start's folder by the second
     sink = WandbSink(tmp_path, OFFLINE, "2026-11-21T12-00-00", {"seed": 3})
     sink.scalars({"train/w_gap": 1.0}, 15)
     sink.close()
