@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from feeding import COLUMNS, CONFIG, STREAM, BatchFeed, Connect, Fetch, Fetcher
 
 from common.config import StreamConfig
 from services.trainer import units
-from services.trainer.agreement import Agreement
 from workloads.muons.columns import MUONS
 
 
@@ -43,29 +43,9 @@ def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Connect]
         device = torch.device("cuda")
         request.getfixturevalue("monkeypatch").setattr(units, "make_copier", WatchedCopier)
 
-    def make(
-        stopped: Callable[[], bool] = lambda: False,
-        *,
-        stream: StreamConfig = STREAM,
-        rank: int = 0,
-        ranks: int = 1,
-        agreement: Agreement | None = None,
-    ) -> BatchFeed:
-        feeds.append(
-            BatchFeed(
-                tmp_path,
-                MUONS,
-                stream,
-                CONFIG,
-                device=device,
-                columns=COLUMNS,
-                audit=True,
-                stopped=stopped,
-                rank=rank,
-                ranks=ranks,
-                agreement=agreement,
-            )
-        )
+    def make(stopped: Callable[[], bool] = lambda: False, stream: StreamConfig = STREAM, **options: Any) -> BatchFeed:
+        options = {"columns": COLUMNS, "audit": True} | options
+        feeds.append(BatchFeed(tmp_path, MUONS, stream, CONFIG, device=device, stopped=stopped, **options))
         return feeds[-1]
 
     yield make

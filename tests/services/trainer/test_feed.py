@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-import torch
 from fake_cuda import FakeCuda, WatchedCopier
-from feeding import ALL_ROWS, CONFIG, EVENTS, STREAM, BatchFeed, Connect, Fetch, rows
+from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Connect, Fetch, rows
 
 from common import messages as m
 from common.errors import BadInputError
@@ -272,28 +270,19 @@ def test_a_feed_that_is_closed_with_copies_begun_completes_them_and_releases_not
 
 
 @pytest.mark.parametrize("keep_ids", [True, False])
-def test_ids_come_beside_the_batch_only_if_somebody_needs_them(fetch: Fetch, tmp_path: Path, *, keep_ids: bool) -> None:
+def test_ids_come_beside_the_batch_only_if_somebody_needs_them(
+    fetch: Fetch, connect: Connect, *, keep_ids: bool
+) -> None:
     fetch()
-    feed = BatchFeed(
-        tmp_path,
-        MUONS,
-        STREAM,
-        CONFIG,
-        device=torch.device("cpu"),
-        columns=MUONS.step_columns,
-        audit=False,
-        stopped=lambda: False,
-        keep_ids=keep_ids,
-    )
     found: list[list[int]] = []
-    with closing(feed):
-        for fed in feed.batches(StreamPosition()):
-            parts = fed.batch.microbatches
-            assert all(part.event_columns.keys() == {"primary"} for part in parts)
-            assert [len(ids["primary_id"]) if ids else 0 for ids in fed.ids] == [
-                part.num_events * keep_ids for part in parts
-            ]
-            found += [one for ids in fed.ids if ids for one in ids["primary_id"].tolist()]
+    feed = connect(columns=MUONS.step_columns, audit=False, keep_ids=keep_ids)
+    for fed in feed.batches(StreamPosition()):
+        parts = fed.batch.microbatches
+        assert all(part.event_columns.keys() == {"primary"} for part in parts)
+        assert [len(ids["primary_id"]) if ids else 0 for ids in fed.ids] == [
+            part.num_events * keep_ids for part in parts
+        ]
+        found += [one for ids in fed.ids if ids for one in ids["primary_id"].tolist()]
     assert found == ([[row // 100, row % 100] for row in ALL_ROWS] if keep_ids else [])
 
 

@@ -20,18 +20,8 @@ from services.trainer.position import ShardedPosition, StreamPosition, read_posi
 def unit(
     k: int = 4, *, events: int = 7, slot: int = 0, tally: m.Tally | None = None, **changes: object
 ) -> m.DeliveredUnit:
-    tally = tally or m.Tally(rows_read=events)
-    fields = {
-        "k": k,
-        "epoch": 1,
-        "block": 2,
-        "block_first_unit": 3,
-        "slot": slot,
-        "lease": 9,
-        "layout": m.Layout(events, 20, 2),
-        "tally": tally,
-        "block_quarantined": (),
-    }
+    fields = {"k": k, "epoch": 1, "block": 2, "block_first_unit": 3, "slot": slot, "lease": 9, "block_quarantined": ()}
+    fields |= {"layout": m.Layout(events, 20, 2), "tally": tally or m.Tally(rows_read=events)}
     return m.DeliveredUnit(**(fields | changes))  # type: ignore[arg-type]
 
 
