@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -69,30 +70,24 @@ async def download(
         transfer.close()
 
 
+@dataclass(eq=False)
 class _Transfer:
     """State of one download: the open part and the hash of its bytes."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        path: str,
-        part: Path,
-        size_bytes: int,
-        checksum: str,
-        received: Callable[[int], None],
-    ) -> None:
-        self._federation = federation
-        self._path = path
-        self._part = part
-        self._size_bytes = size_bytes
-        self._checksum = checksum
-        self._received = received
+    _federation: Federation
+    _path: str
+    _part: Path
+    _size_bytes: int
+    _checksum: str
+    _received: Callable[[int], None]
+
+    def __post_init__(self) -> None:
         self._attempts: list[Attempt] = []
         self._kinds: set[str] = set()
         self._hasher: Hasher | None = None
-        self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._have = os.fstat(self._fd).st_size
-        if self._have > size_bytes:
+        if self._have > self._size_bytes:
             self._begin_anew()
         self._is_mixed = self._have > 0
         """True if bytes of other sources precede those of the current one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common import messages as m
@@ -27,25 +28,19 @@ from services.fetcher.staging import Stage, StageAhead, StagePool
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class FailureBudget:
     """Bad inputs of one run, kept in the ledger and counted against its limit."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        inventory: Inventory,
-        config: FetcherConfig,
-        shared: SharedFolder = SharedFolder(),  # noqa: B008
-    ) -> None:
-        """``shared``: folder with the bad files of all shards, if there are several."""
-        self._shared = shared
-        self._ledger = ledger
-        self._inventory = inventory
-        self._config = config
-        self.newest = ""
-        """Reason of the newest bad input."""
-        self._named_rules: set[str] = set()
-        """Broken rules that the log has named."""
+    _ledger: Ledger
+    _inventory: Inventory
+    _config: FetcherConfig
+    _shared: SharedFolder = field(default_factory=SharedFolder)
+    """Folder with the bad files of all shards, if there are several."""
+    newest: str = ""
+    """Reason of the newest bad input."""
+    _named_rules: set[str] = field(default_factory=set)
+    """Broken rules that the log has named."""
 
     def quarantine(self, bad: m.Quarantined) -> None:
         """Keep a bad input. Raises BadInputError once there are too many."""

@@ -283,31 +283,23 @@ class _Commit:
     """The file, and the seconds that it took."""
 
 
+@dataclass(eq=False)
 class Commits:
     """Commits of one trainer process; all calls come from the loop's thread."""
 
-    def __init__(
-        self,
-        state: TrainState,
-        checkpoints: Checkpoints,
-        guard: Guard,
-        telemetry: Telemetry,
-        audit: Audit | None,
-        feed: Feed,
-        *,
-        config_json: str,
-        every: int,
-    ) -> None:
-        """``every``: steps between checkpoints."""
-        self._state = state
-        self._checkpoints = checkpoints
-        self._guard = guard
-        self._telemetry = telemetry
-        self._audit = audit
-        self._feed = feed
-        self._config_json = config_json
-        self._every = every
-        self._stream = torch.cuda.Stream(state.device) if state.device.type == "cuda" else None
+    _state: TrainState
+    _checkpoints: Checkpoints
+    _guard: Guard
+    _telemetry: Telemetry
+    _audit: Audit | None
+    _feed: Feed
+    _config_json: str
+    _every: int
+    """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        device = self._state.device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: _Commit | None = None
         self._saved: _Commit | None = None

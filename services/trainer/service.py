@@ -180,7 +180,7 @@ def train(
     """
     guard = Guard(state.watch, health_log)
     every = config.checkpoint_every
-    commits = Commits(state, checkpoints, guard, telemetry, audit, feed, config_json=config_json, every=every)
+    commits = Commits(state, checkpoints, guard, telemetry, audit, feed, config_json, every)
     flops = FlopMeter()
     started_s = time.monotonic() - state.seconds
 

@@ -130,7 +130,7 @@ class Trainer:
         self.disk, self.judge = Disk(), Judge(self.state)
         self.fetcher = Fetcher(self.disk, self.state)
         fakes: list[Any] = [self.disk, self.judge, Silence(), None, self.fetcher]
-        self.commits = Commits(self.state, *fakes, config_json="{}", every=every)
+        self.commits = Commits(self.state, *fakes, "{}", every)
 
     def step(self) -> None:
         self.state.step += 1
