@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from common import messages as m
@@ -83,40 +83,34 @@ _LOOK_AHEAD_BLOCKS = 10_000
 """Number of blocks searched for files that a former fetcher left on disk."""
 
 
+@dataclass(eq=False)
 class Planner:
     """Next block and unit of the plan, and the run's files on disk. ``fetch`` copies a remote file."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config: Config,
-        capacity: SlotCapacity,
-        blocks: Blocks,
-        *,
-        inventory: Inventory,
-        ledger: Ledger,
-        budget: FailureBudget,
-        fetch: Callable[[SourceFile, Path], None],
-        shared: SharedFolder,
-    ) -> None:
-        """``shared``: place of the records of what a shard has planned and begun."""
-        shared.append_planned(epochs_line(config.epochs))
-        settings = plan_hash(config.stored_workload(), config.stream, config.seed)
-        self._begun = BegunBlocks(shared, settings) if shared.folder is not None else None
-        self._shared = shared
-        self._config = config
-        self._capacity = capacity
-        self._blocks = blocks
-        self._inventory = inventory
-        self._ledger = ledger
-        self._budget = budget
-        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
+    run_dir: Path
+    config: Config
+    capacity: SlotCapacity
+    blocks: Blocks
+    _: KW_ONLY
+    inventory: Inventory
+    ledger: Ledger
+    budget: FailureBudget
+    fetch: Callable[[SourceFile, Path], None]
+    shared: SharedFolder
+    """Place of the records of what a shard has planned and begun."""
+
+    def __post_init__(self) -> None:
+        config, schema = self.config, self.config.stored_workload()
+        self.shared.append_planned(epochs_line(config.epochs))
+        settings = plan_hash(schema, config.stream, config.seed)
+        self._begun = BegunBlocks(self.shared, settings) if self.shared.folder is not None else None
+        self._cache = Cache(config.fetcher.cache_dir or self.run_dir / "cache", self.run_dir)
         self._inspection = Inspection(config.workload, config.source, config.stream)
-        self._stage = Stage(self._cache, config.stored_workload(), config.stream, capacity, fetch, self._inspection)
+        self._stage = Stage(self._cache, schema, config.stream, self.capacity, self.fetch, self._inspection)
         self.pool = StagePool(self._stage, config.fetcher.transfers)
         self.ahead = StageAhead(
-            blocks,
-            inventory.staged_bytes,
+            self.blocks,
+            self.inventory.staged_bytes,
             budget_bytes=config.fetcher.disk_budget_bytes,
             budget=config.fetcher.disk_budget,
             blocks_ahead=config.fetcher.blocks_ahead,
@@ -135,10 +129,10 @@ class Planner:
         present = self._cache.names()
         kept: dict[int, SourceFile] = {}
         for later in range(cursor.block, cursor.block + _LOOK_AHEAD_BLOCKS):
-            if len(kept) == len(present) or not self._blocks.is_known(later):
+            if len(kept) == len(present) or not self.blocks.is_known(later):
                 break
-            for file in self._blocks.files(later):
-                source = self._inventory.source(file)
+            for file in self.blocks.files(later):
+                source = self.inventory.source(file)
                 if local_path(source.url) is None and name_of(source) in present:
                     kept[file] = source
         for file in self.ahead.restart(cursor.block, kept):
@@ -150,9 +144,9 @@ class Planner:
         begun = self.ahead.begin(current_block)
         self._delete(begun.give_up)
         for file in begun.stage:
-            bad = self._ledger.whole_file(file)
+            bad = self.ledger.whole_file(file)
             if bad is not None:  # a bad file stays bad for the whole run, or a resumed run would have another plan
-                path = str(self._stage.path(self._inventory.source(file)))
+                path = str(self._stage.path(self.inventory.source(file)))
                 self.ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
                 continue
             self._submit(file)
@@ -161,9 +155,9 @@ class Planner:
         """Return the files whose staging has ended, successfully or not. Raises BadInputError once too many are bad."""
         for staged in self.pool.collect():
             if staged.footer is None:
-                self._budget.quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
-            elif self._ledger.footer(staged.file) is None:
-                self._ledger.keep_footer(staged.file, staged.footer)
+                self.budget.quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
+            elif self.ledger.footer(staged.file) is None:
+                self.ledger.keep_footer(staged.file, staged.footer)
             if not self.ahead.add(staged):
                 self._delete([staged.file])
             yield staged.file
@@ -177,27 +171,27 @@ class Planner:
         units = plan_block(
             block,
             self._next_k,
-            self._blocks.epoch_of(block),
+            self.blocks.epoch_of(block),
             staged,
-            capacity=self._capacity,
-            stream=self._config.stream,
-            seed=self._config.seed,
-            source=self._inventory.source_of(block),
+            capacity=self.capacity,
+            stream=self.config.stream,
+            seed=self.config.seed,
+            source=self.inventory.source_of(block),
         )
         if self._begun is not None:
-            self._begun.add(block, [(self._inventory.source(file.file), file) for file in staged])
+            self._begun.add(block, [(self.inventory.source(file.file), file) for file in staged])
         self._next_k += len(units)
         self.files_planned += len(staged)
         self.events_planned += sum(unit.rows for unit in units)
         bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
         events = sum(unit.rows for unit in units) + bad_rows
-        self._shared.append_planned(planned_line(PlannedBlock(block, len(staged), events)))
+        self.shared.append_planned(planned_line(PlannedBlock(block, len(staged), events)))
         return units
 
     def restage(self, files: Sequence[int]) -> None:
         """Fetch files again that are gone from the disk."""
         for file in files:
-            logger.warning("%s is gone from the disk; fetching it again", shown(self._inventory.source(file).url))
+            logger.warning("%s is gone from the disk; fetching it again", shown(self.inventory.source(file).url))
             self._submit(file)
 
     def evict(self, before_block: int) -> None:
@@ -205,7 +199,7 @@ class Planner:
         self._delete(self.ahead.evict(before_block))
         # A block that is committed twice may count as needed the second time.
         self._done_before = max(self._done_before, before_block)
-        self._ledger.note_place(self._inventory.place_before(self._done_before))
+        self.ledger.note_place(self.inventory.place_before(self._done_before))
         if self._begun is not None:
             self._begun.forget(before_block - 1)  # a cursor keeps the block of the unit before it
 
@@ -223,29 +217,29 @@ class Planner:
         """Enter into a ledger that has lost them, or is of an older start on this machine, the files of begun blocks as
         these were planned."""
         for block in begun.blocks:
-            if block < from_block or not self._blocks.is_known(block):
+            if block < from_block or not self.blocks.is_known(block):
                 continue
             as_planned = begun.files(block)
-            for file in self._blocks.files(block):
-                source = self._inventory.source(file)
+            for file in self.blocks.files(block):
+                source = self.inventory.source(file)
                 known = as_planned.get((source.url, source.size_bytes))
                 if known is None:
                     continue
-                is_read, is_bad = self._ledger.footer(file) is not None, self._ledger.whole_file(file) is not None
+                is_read, is_bad = self.ledger.footer(file) is not None, self.ledger.whole_file(file) is not None
                 if known.footer is None:
                     if not is_read and not is_bad:  # else the checkpoint says whether its block was planned without
-                        self._ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
+                        self.ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
                     continue
                 if is_bad:
-                    self._ledger.release(file)
+                    self.ledger.release(file)
                 if not is_read:
-                    self._ledger.keep_footer(file, known.footer)
+                    self.ledger.keep_footer(file, known.footer)
 
     def _submit(self, file: int) -> None:
-        self.pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
+        self.pool.submit(file, self.inventory.source(file), self.ledger.footer(file))
 
     def _delete(self, files: Sequence[int]) -> None:
         for file in files:
-            source = self._inventory.source(file)
+            source = self.inventory.source(file)
             if local_path(source.url) is None:
                 self._cache.drop(source)

@@ -17,9 +17,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
@@ -256,6 +255,7 @@ class Stopping:
                     child.send(self._step.number)
 
 
+@dataclass(eq=False)
 class Supervisor:
     """One session of a run: a fetcher and decoders, of each shard, and trainers as a group. Use from the main thread.
 
@@ -270,36 +270,27 @@ class Supervisor:
     delivered already.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        local: LocalConfig,
-        command_for: CommandFor,
-        *,
-        shards: Sequence[int] = (),
-        node: RunningNode | None = None,
-        secrets: Mapping[str, Sequence[str]] = MappingProxyType({}),
-        watch: Callable[[Processes], None] = lambda processes: None,
-        say: Callable[[str], None] = lambda text: None,
-        tick_s: float = 0.5,
-        hurry_after_s: float = 1.0,
-    ) -> None:
-        self._run_dir = run_dir
-        self._local = local
-        self._command_for = command_for
-        self._secrets = secrets
-        self._watch = watch
-        self._say = say
-        self._tick_s = tick_s
-        self._hurry_after_s = hurry_after_s
-        self._shards: tuple[int | None, ...] = tuple(shards) or (None,)
+    run_dir: Path
+    local: LocalConfig
+    command_for: CommandFor
+    _: KW_ONLY
+    shards: Sequence[int] = ()
+    node: RunningNode | None = None
+    secrets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    watch: Callable[[Processes], None] = lambda processes: None
+    say: Callable[[str], None] = lambda text: None
+    tick_s: float = 0.5
+    hurry_after_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        local, node = self.local, self.node
+        self._shards: tuple[int | None, ...] = tuple(self.shards) or (None,)
         names = [fetcher_name(shard) for shard in self._shards]
         self._failures = {name: RepeatedFailure() for name in (*names, TRAINER)}
         names += [decoder_name(shard, i) for shard in self._shards for i in range(local.decoders_at_start)]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
-        self._node = node
-        self._group: LocalGroup | NodeGroup = node.group if node is not None else LocalGroup(run_dir, local.trainers)
+        self._group: LocalGroup | NodeGroup = node.group if node else LocalGroup(self.run_dir, local.trainers)
         self._group_ends_s = math.inf
         """End of the wait for the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
@@ -320,13 +311,13 @@ class Supervisor:
         return self._of_service(TRAINER)
 
     def _make_child(self, name: str) -> Child:
-        policy = RestartPolicy(self._local.restart_min_s)
-        return Child(name, self._run_dir / LOGS_FOLDER / f"{name}.log", policy)
+        policy = RestartPolicy(self.local.restart_min_s)
+        return Child(name, self.run_dir / LOGS_FOLDER / f"{name}.log", policy)
 
     def run(self) -> SessionOutcome:
         """Run all services; return when the run has ended and no child is left."""
         began_s = time.monotonic()
-        (self._run_dir / LOGS_FOLDER).mkdir(mode=0o700, exist_ok=True)
+        (self.run_dir / LOGS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         with stop_signals() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
             try:
@@ -338,8 +329,8 @@ class Supervisor:
                         for shard in self._shards:
                             self._add_decoders(shard)
                         self._end_with_others()
-                        self._watch(self._processes())
-                        next_look_s = time.monotonic() + self._tick_s
+                        self.watch(self._processes())
+                        next_look_s = time.monotonic() + self.tick_s
                     self._turn(received, next_look_s)
             finally:
                 self._abandon()
@@ -383,7 +374,7 @@ class Supervisor:
                 trainer.kill()
         for child in self._stop.pursue(now_s) if self._stop is not None else ():
             self._selector.unregister(child.pidfd)
-            self._say(
+            self.say(
                 f"{child.name} (process {child.pid}) was killed and does not end: it waits for this machine (a file "
                 "system that does not answer?); it is left behind, and will do nothing more"
             )
@@ -391,13 +382,13 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         # The kernel sends the parent-death signal when the thread that forked ends: it has to be the main one.
-        environment = child_environment(os.environ, self._secrets.get(child.service, ()))
+        environment = child_environment(os.environ, self.secrets.get(child.service, ()))
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        if self._node is not None:
-            environment |= self._node.environment
+        if self.node is not None:
+            environment |= self.node.environment
         if child.service == TRAINER:
             environment |= self._group.environment(child.name)
-        child.start(self._command_for(child.name), environment)
+        child.start(self.command_for(child.name), environment)
         child.policy.started(time.monotonic())
         logger.info("%s started, process %d", child.name, child.pid)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
@@ -412,7 +403,7 @@ class Supervisor:
 
     def _add_decoders(self, shard: int | None) -> None:
         """Start the decoders that a fetcher wants and that are neither running nor starting."""
-        if self._local.decoders != "auto" or self._stop is not None:
+        if self.local.decoders != "auto" or self._stop is not None:
             return
         status = self._fetcher_status(shard)
         if status is None or status.state == "finished":
@@ -456,11 +447,11 @@ class Supervisor:
         elif exit_code == 0 and (status := self._fetcher_status(child.shard)) and status.state == "finished":
             pass  # everything is decoded
         elif exit_code == 0 and self._may_leave(child):
-            child.retired = self._local.decoders == "auto"
-            self._say(f"{child.name} left")
-        elif exit_code and child.service == TRAINER and self._node is not None:
+            child.retired = self.local.decoders == "auto"
+            self.say(f"{child.name} left")
+        elif exit_code and child.service == TRAINER and self.node is not None:
             how = f"{child.name} {how_it_ended(exit_code)}"
-            self._fail(*self._node.end_after_trainers(exit_code, how, child.last_error()))
+            self._fail(*self.node.end_after_trainers(exit_code, how, child.last_error()))
         elif exit_code and (reason := self._always_the_same(child, exit_code)):
             self._fail(FAILED_EXIT_CODE, reason)
         else:
@@ -487,14 +478,14 @@ class Supervisor:
             trainer.policy.returns()  # a restart of the group is one restart, counted with the first trainer
         who = "all trainers start" if len(together) > 1 else "it starts"
         reason = f": {error}" if exit_code > 0 and (error := child.last_error()) else ""
-        self._say(f"{child.name} {how_it_ended(exit_code)}{reason}; {who} again in {pause_s:g} s (log: {child.log})")
+        self.say(f"{child.name} {how_it_ended(exit_code)}{reason}; {who} again in {pause_s:g} s (log: {child.log})")
 
     def _always_the_same(self, child: Child, exit_code: int) -> str:
         """Return the reason to give up on a service that keeps failing without a step in between, or an empty text."""
         failure = self._failures.get(TRAINER if child.service == TRAINER else child.name)
         if failure is None:
             return ""
-        status = read_status(self._run_dir, TRAINER, TrainerStatus)
+        status = read_status(self.run_dir, TRAINER, TrainerStatus)
         error = child.last_error()
         if not failure.again(exit_code, error, status.step if status is not None else 0):
             return ""
@@ -505,7 +496,7 @@ class Supervisor:
 
     def _fetcher_status(self, shard: int | None) -> FetcherStatus | None:
         """Return the status since the newest start of the fetcher."""
-        status = read_status(shard_dir(self._run_dir, shard), FETCHER, FetcherStatus)
+        status = read_status(shard_dir(self.run_dir, shard), FETCHER, FetcherStatus)
         return status if status is not None and status.pid == self._children[fetcher_name(shard)].pid else None
 
     def _may_leave(self, child: Child) -> bool:
@@ -514,7 +505,7 @@ class Supervisor:
         return child.service != FETCHER and any(other.alive or other.due_s < math.inf for other in others)
 
     def _trainer_state(self) -> str | None:
-        status = read_status(self._run_dir, TRAINER, TrainerStatus)
+        status = read_status(self.run_dir, TRAINER, TrainerStatus)
         return status.state if status is not None and status.pid == self._children[TRAINER].pid else None
 
     def _on_trainer_ended(self) -> None:
@@ -525,7 +516,7 @@ class Supervisor:
             # A fetcher that died while the trainer announced the end, and was restarted, waits for a trainer: stop it.
             self._begin_stop(StopStep(everyone, None, FAREWELL_S), *self._stop_stream())
         elif state == "stopped":
-            self._say("the trainer was stopped from outside this run")
+            self.say("the trainer was stopped from outside this run")
             self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
             self._begin_stop(*self._stop_stream())
         else:
@@ -540,10 +531,10 @@ class Supervisor:
         elif exit_code == USER_ERROR_EXIT_CODE:
             self._fail(USER_ERROR_EXIT_CODE, f"{trainer.name}: {trainer.user_error()}")
         elif exit_code == -signal.SIGKILL:
-            self._say(f"{trainer.name} was killed; the run resumes from its newest checkpoint")
+            self.say(f"{trainer.name} was killed; the run resumes from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
             how = how_it_ended(exit_code)
-            code = FAILED_EXIT_CODE if self._node is None else TRY_AGAIN_EXIT_CODE  # the others may have been killed
+            code = FAILED_EXIT_CODE if self.node is None else TRY_AGAIN_EXIT_CODE  # the others may have been killed
             self._fail(code, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
 
     def _on_signal(self, number: int) -> None:
@@ -553,17 +544,17 @@ class Supervisor:
         if self._interrupted_s is None:
             self._interrupted_s = now_s
             if self._stop is None:
-                self._say("stopping: the trainer writes a checkpoint first (Ctrl-C again kills it)")
+                self.say("stopping: the trainer writes a checkpoint first (Ctrl-C again kills it)")
                 self._interrupt()
             elif self._exit_status == "finished":
                 self._begin_stop(*self._stop_stream())
-        elif number == signal.SIGINT and now_s - self._interrupted_s >= self._hurry_after_s:
+        elif number == signal.SIGINT and now_s - self._interrupted_s >= self.hurry_after_s:
             for child in self._children.values():
                 child.kill()
 
     def _end_with_others(self) -> None:
         """End because of another node, if there is a reason."""
-        ending = self._node.ending() if self._node is not None else None
+        ending = self.node.ending() if self.node is not None else None
         if ending is None:
             return
         exit_code, reason = ending
@@ -572,7 +563,7 @@ class Supervisor:
                 for trainer in self._trainers:
                     trainer.kill()
         elif exit_code == INTERRUPTED_EXIT_CODE:
-            self._say(f"stopping: {reason}")
+            self.say(f"stopping: {reason}")
             self._interrupt()
         else:
             self._fail(exit_code, reason)
@@ -581,7 +572,7 @@ class Supervisor:
         self._exit_status, self._exit_code, self._error = "failed", exit_code, error
         if self._stop is not None:
             return
-        self._say(f"stopping after an error of {error.partition(':')[0]}")  # its text is shown at the end
+        self.say(f"stopping after an error of {error.partition(':')[0]}")  # its text is shown at the end
         if exit_code == TRY_AGAIN_EXIT_CODE:
             # Trainers can't save without those of other nodes, and must have ended before an engine's patience does.
             others = (*self._of_service("decoder"), *self._of_service(FETCHER))

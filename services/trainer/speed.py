@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ PERIOD_S = 0.2
 _MIB = 1 << 20
 
 
+@dataclass(eq=False)
 class GpuSampler:
     """Means over the samples since they were last read.
 
@@ -68,19 +70,14 @@ class GpuSampler:
     and the used part of the memory at the newest sample. Of torch: MiB in tensors.
     """
 
-    def __init__(
-        self,
-        allocated_bytes: Callable[[], int],
-        nvml: Any = None,
-        handle: Any = None,
-        *,
-        period_s: float = PERIOD_S,
-    ) -> None:
-        """``nvml``: the module pynvml, initialised, or None. ``handle``: the device, as it names it."""
-        self._allocated_bytes = allocated_bytes
-        self._nvml = nvml
-        self._handle = handle
-        self._period_s = period_s
+    allocated_bytes: Callable[[], int]
+    nvml: Any = None
+    """The module pynvml, initialised, or None."""
+    handle: Any = None
+    """The device, as pynvml names it."""
+    period_s: float = PERIOD_S
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: dict[str, tuple[float, int]] = {}
         self._memory_share = 0.0
@@ -101,22 +98,22 @@ class GpuSampler:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._end.wait(self._period_s):
-            found = {MEAN_ALLOCATED: self._allocated_bytes() / _MIB} | self._of_nvml()
+        while not self._end.wait(self.period_s):
+            found = {MEAN_ALLOCATED: self.allocated_bytes() / _MIB} | self._of_nvml()
             with self._lock:
                 for name, value in found.items():
                     total, num = self._sums.get(name, (0.0, 0))
                     self._sums[name] = total + value, num + 1
 
     def _of_nvml(self) -> dict[str, float]:
-        if self._nvml is None:
+        if self.nvml is None:
             return {}
         try:
-            percent = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        except self._nvml.NVMLError as error:
+            percent = self.nvml.nvmlDeviceGetUtilizationRates(self.handle)
+            memory = self.nvml.nvmlDeviceGetMemoryInfo(self.handle)
+        except self.nvml.NVMLError as error:
             logger.warning("the GPU's utilisation is not reported any more: NVML: %s", error)
-            self._nvml = None
+            self.nvml = None
             return {}
         self._memory_share = memory.used / memory.total
         return {GPU_UTILISATION: percent.gpu / 100, GPU_MEMORY_UTILISATION: percent.memory / 100}

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -97,34 +98,28 @@ _AT_LOG_STEPS = (
 SCORE = "panel/score"
 
 
+@dataclass(eq=False)
 class Telemetry:
     """Telemetry of one trainer process. A step at which nothing is due costs a read of the clock.
 
     A rank that is not the first has a status file of its own, and reports nothing else.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        base: TrainerStatus,
-        *,
-        rank: int = 0,
-        sinks: Sequence[Sink] = (),
-        evaluator: Evaluator | None = None,
-        block: ValidationBlock | None = None,
-        evaluate_every: int = 1,
-        sampler: GpuSampler | None = None,
-    ) -> None:
-        """``base``: what stays the same of its status. ``sampler``: of the device, ended with the telemetry."""
-        self._run_dir = run_dir
-        self._name = f"trainer-{rank}" if rank else "trainer"
-        self._sinks = sinks
-        self._evaluator = evaluator
-        self._block = block
-        self._evaluate_every = evaluate_every
-        self._sampler = sampler
-        self._base = base
-        self._newest = self._base
+    run_dir: Path
+    base: TrainerStatus
+    """What stays the same of its status."""
+    _: KW_ONLY
+    rank: int = 0
+    sinks: Sequence[Sink] = ()
+    evaluator: Evaluator | None = None
+    block: ValidationBlock | None = None
+    evaluate_every: int = 1
+    sampler: GpuSampler | None = None
+    """Of the device, ended with the telemetry."""
+
+    def __post_init__(self) -> None:
+        self._name = f"trainer-{self.rank}" if self.rank else "trainer"
+        self._newest = self.base
         self._metrics: dict[str, float] = {}
         self._score: float | None = None
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()
@@ -141,23 +136,23 @@ class Telemetry:
     def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> None:
         """Log all scalars of a step: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
-        memory = memory_scalars(state.device) if self._sinks else {}
-        memory |= self._sampler.read() if self._sampler is not None else {}
-        self._base = self._base.model_copy(update={"gpu": gpu_status(memory)})
+        memory = memory_scalars(state.device) if self.sinks else {}
+        memory |= self.sampler.read() if self.sampler is not None else {}
+        self.base = self.base.model_copy(update={"gpu": gpu_status(memory)})
         self.status("training", state, waits, force=True)
-        if not self._sinks:
+        if not self.sinks:
             return
         told = {f"train/{name}": value for name, value in self._metrics.items()}
-        if self._evaluator is not None:
-            told |= {f"train/{name}": value for name, value in self._evaluator.settings().items()}
-        fetcher = read_fetchers(self._run_dir)  # None: it runs somewhere else
+        if self.evaluator is not None:
+            told |= {f"train/{name}": value for name, value in self.evaluator.settings().items()}
+        fetcher = read_fetchers(self.run_dir)  # None: it runs somewhere else
         measured = values(fetcher, self._newest)
         told |= {name: value for name, value in measured.items() if name.startswith(_AT_LOG_STEPS) and is_shown(name)}
         self.note(state.step, told | memory)
 
     def note(self, step: int, scalars: Mapping[str, float]) -> None:
         """Log numbers that are on the host, by their full names."""
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.scalars(scalars, step)
 
     def evaluate(self, state: TrainState, batch: Batch, ids: Sequence[Mapping[str, Array]] = ()) -> None:
@@ -165,18 +160,18 @@ class Telemetry:
 
         ``ids``: of the events of each microbatch (FedBatch).
         """
-        if self._block is None or self._evaluator is None:
+        if self.block is None or self.evaluator is None:
             return
-        self._block.add(batch, ids)
-        if state.step % self._evaluate_every or self._block.batch is None:
+        self.block.add(batch, ids)
+        if state.step % self.evaluate_every or self.block.batch is None:
             return
         started_s = time.monotonic()
-        found = self._evaluator.evaluate(self._block.batch)
+        found = self.evaluator.evaluate(self.block.batch)
         if found is None:
             return
         self._score = found.scalars.get(SCORE, self._score)
         self.note(state.step, {**found.scalars, "trainer/panel_s": time.monotonic() - started_s})
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.histograms(found.histograms, state.step)
             sink.images(found.images, state.step)
 
@@ -187,15 +182,15 @@ class Telemetry:
 
     def checkpointed(self, path: Path, step: int) -> None:
         """Log a written checkpoint."""
-        self._checkpoint = str(path.relative_to(self._run_dir) if path.is_relative_to(self._run_dir) else path)
+        self._checkpoint = str(path.relative_to(self.run_dir) if path.is_relative_to(self.run_dir) else path)
         self._checkpoint_step = step
         self._log.checkpointed(time.monotonic(), self._checkpoint)
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.flush()
 
     def rolled_back(self, step: int) -> None:
         """Discard the records of steps after ``step``, from which training continues."""
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.go_back(step)
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
         self._metrics = {}
@@ -203,17 +198,17 @@ class Telemetry:
 
     def warn(self, lines: Sequence[str]) -> None:
         """Log warnings and add them to the status file, each once."""
-        new = tuple(line for line in lines if line not in self._base.warnings)
+        new = tuple(line for line in lines if line not in self.base.warnings)
         for line in new:
             logger.warning("%s", line)
         if new:
-            self._base = self._base.model_copy(update={"warnings": (*self._base.warnings, *new)})
+            self.base = self.base.model_copy(update={"warnings": (*self.base.warnings, *new)})
 
     def health(self, state: TrainState, health: Health, reason: str) -> None:
         """Set the health in the status file, and log it."""
         rollbacks = state.watch.rollbacks
         told = {"health": health.label, "health_reason": reason, "rollbacks": rollbacks}
-        self._base = self._base.model_copy(update=told)
+        self.base = self.base.model_copy(update=told)
         self.note(state.step, {"health/state": float(health), "health/rollbacks": float(rollbacks)})
 
     def status(
@@ -239,7 +234,7 @@ class Telemetry:
         )
         batches_per_s = self._steps.update(now_s, state.step)
         set_aside = state.position.set_aside
-        self._newest = self._base.model_copy(
+        self._newest = self.base.model_copy(
             update={
                 "state": name or self._newest.state,
                 "step": state.step,
@@ -269,16 +264,16 @@ class Telemetry:
                 "invalid": lines_of_rules(state.position.broken_rules),
             }
         )
-        write_status(self._run_dir, self._name, self._newest)
+        write_status(self.run_dir, self._name, self._newest)
         self._log.progressed(now_s, self._newest)
         return self._newest
 
     def close(self) -> None:
         """Flush and close."""
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.close()
-        if self._sampler is not None:
-            self._sampler.close()
+        if self.sampler is not None:
+            self.sampler.close()
 
 
 def to_host(metrics: dict[str, Tensor]) -> dict[str, float]:
