@@ -20,7 +20,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from common.atomic_file import Publishing
 from common.errors import BadInputError, missing_extra
 from common.paths import require_private
-from common.text import sanitised, without_secrets
+from common.text import TENSORBOARD_FOLDER, sanitised, without_secrets
 from services.config.root import leaves
 from services.config.settings import COMMON_SECTIONS, WandbConfig
 from workloads.base.training import Histogram, Image
@@ -86,7 +86,6 @@ def _shown(value: Any) -> Setting:
     return without_secrets(value if isinstance(value, str) else json.dumps(value))
 
 
-TENSORBOARD_FOLDER = "tensorboard"
 _RUN = re.compile(r"(?:.*-)?(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)")
 
 
