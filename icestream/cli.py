@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
-from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 from typing import get_args
@@ -32,37 +31,86 @@ _PLACES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 """Error numbers of a file or folder that may not be used as the command wants to."""
 
 
-VERBS: dict[str, tuple[Section, str, str]] = {
-    "run": ("Run", "icestream.commands.run", "Start every service on this machine and show progress."),
-    "stop": ("Run", "icestream.commands.status", "Stop a run with a checkpoint, from any terminal of its machine."),
-    "config": ("Run", "icestream.commands.config", "Print the resolved configuration, or every key with its meaning."),
-    "doctor": ("Run", "icestream.commands.doctor", "Check configuration, machine, inputs, token before a run."),
-    "status": ("Look", "icestream.commands.status", "Show how a run is doing, or how it ended."),
-    "logs": ("Look", "icestream.commands.status", "Print or follow the logs of a run's services, merged by time."),
-    "ls": ("Look", "icestream.commands.status", "List runs with their state, speed and size."),
-    "ranges": ("Look", "icestream.commands.plan", "Show the state of a run's ranges: done, running, to come."),
-    "tensorboard": ("Look", "icestream.commands.tensorboard", "Start TensorBoard on runs."),
-    "inspect": ("Data", "icestream.commands.inspect", "Print the content of files, and the settings to use them."),
-    "convert": ("Data", "icestream.commands.convert", "Write files of any layout in the layout for fastest reading."),
-    "plan": ("Data", "icestream.commands.plan", "Print a run's plan, bytes and slots without running it."),
-    "outliers": ("Data", "icestream.commands.outliers", "Merge the outlier files of a run into large ones."),
-    "outputs": ("Results", "icestream.commands.services", "Copy a run's checkpoints and TensorBoard files elsewhere."),
-    "fetcher": ("Machines", "icestream.commands.services", "Start a run's fetcher: stages files, distributes units."),
-    "decoder": ("Machines", "icestream.commands.services", "Start one decoder: joins a run, and may leave it."),
-    "trainer": ("Machines", "icestream.commands.services", "Start a run's trainer."),
-    "node": ("Machines", "icestream.commands.node.command", "Run one of several nodes of a run, on its machine."),
-    "ray": ("Machines", "icestream.commands.ray.command", "Train on several machines of a Ray cluster."),
-    "slurm": ("Machines", "icestream.commands.slurm.command", "Print a job script for several machines under Slurm."),
-    "token": ("Machines", "icestream.commands.token", "Show the token that a run would use, and if it suffices."),
-    "bench": ("Machines", "icestream.commands.bench", "Measure this machine's speed: the trainer's ceiling."),
-    "completion": ("Machines", "icestream.cli", "Print the lines that complete commands and options with Tab."),
+VERBS: dict[str, tuple[Section, str]] = {
+    "run": ("Run", "Start every service on this machine and show progress."),
+    "stop": ("Run", "Stop a run with a checkpoint, from any terminal of its machine."),
+    "config": ("Run", "Print the resolved configuration, or every key with its meaning."),
+    "doctor": ("Run", "Check configuration, machine, inputs, token before a run."),
+    "status": ("Look", "Show how a run is doing, or how it ended."),
+    "logs": ("Look", "Print or follow the logs of a run's services, merged by time."),
+    "ls": ("Look", "List runs with their state, speed and size."),
+    "ranges": ("Look", "Show the state of a run's ranges: done, running, to come."),
+    "tensorboard": ("Look", "Start TensorBoard on runs."),
+    "inspect": ("Data", "Print the content of files, and the settings to use them."),
+    "convert": ("Data", "Write files of any layout in the layout for fastest reading."),
+    "plan": ("Data", "Print a run's plan, bytes and slots without running it."),
+    "outliers": ("Data", "Merge the outlier files of a run into large ones."),
+    "outputs": ("Results", "Copy a run's checkpoints and TensorBoard files elsewhere."),
+    "fetcher": ("Machines", "Start a run's fetcher: stages files, distributes units."),
+    "decoder": ("Machines", "Start one decoder: joins a run, and may leave it."),
+    "trainer": ("Machines", "Start a run's trainer."),
+    "node": ("Machines", "Run one of several nodes of a run, on its machine."),
+    "ray": ("Machines", "Train on several machines of a Ray cluster."),
+    "slurm": ("Machines", "Print a job script for several machines under Slurm."),
+    "token": ("Machines", "Show the token that a run would use, and if it suffices."),
+    "bench": ("Machines", "Measure this machine's speed: the trainer's ceiling."),
+    "completion": ("Machines", "Print the lines that complete commands and options with Tab."),
 }
-"""Section, module and summary of each command in `icestream --help`; its function has its name."""
+"""Section and summary of each command in `icestream --help`; own_command() knows its code."""
 
 
-def own_command(name: str) -> click.Command:
+def own_command(name: str) -> click.Command:  # noqa: C901, PLR0912  a table
     """Return the command of a verb in VERBS, imported only now: torch, Arrow and others take seconds."""
-    command: click.Command = getattr(import_module(VERBS[name][1]), name)
+    command: click.Command
+    match name:
+        case "run":
+            from icestream.commands.run import run as command
+        case "stop":
+            from icestream.commands.status import stop as command
+        case "config":
+            from icestream.commands.config import config as command
+        case "doctor":
+            from icestream.commands.doctor import doctor as command
+        case "status":
+            from icestream.commands.status import status as command
+        case "logs":
+            from icestream.commands.status import logs as command
+        case "ls":
+            from icestream.commands.status import ls as command
+        case "ranges":
+            from icestream.commands.plan import ranges as command
+        case "tensorboard":
+            from icestream.commands.tensorboard import tensorboard as command
+        case "inspect":
+            from icestream.commands.inspect import inspect as command
+        case "convert":
+            from icestream.commands.convert import convert as command
+        case "plan":
+            from icestream.commands.plan import plan as command
+        case "outliers":
+            from icestream.commands.outliers import outliers as command
+        case "outputs":
+            from icestream.commands.services import outputs as command
+        case "fetcher":
+            from icestream.commands.services import fetcher as command
+        case "decoder":
+            from icestream.commands.services import decoder as command
+        case "trainer":
+            from icestream.commands.services import trainer as command
+        case "node":
+            from icestream.commands.node.command import node as command
+        case "ray":
+            from icestream.commands.ray.command import ray as command
+        case "slurm":
+            from icestream.commands.slurm.command import slurm as command
+        case "token":
+            from icestream.commands.token import token as command
+        case "bench":
+            from icestream.commands.bench import bench as command
+        case "completion":
+            command = completion
+        case _:
+            raise KeyError(name)
     return command
 
 
@@ -116,7 +164,7 @@ def _workloads_with(verb: str) -> list[str]:
 
 def listed() -> list[tuple[str, str, Section]]:
     """Return name, summary and section of every command."""
-    lines: list[tuple[str, str, Section]] = [(name, summary, where) for name, (where, _, summary) in VERBS.items()]
+    lines: list[tuple[str, str, Section]] = [(name, summary, section) for name, (section, summary) in VERBS.items()]
     for name in dict.fromkeys(verb for workload in registry.names() for verb in registry.verbs(workload)):
         verbs = {workload: registry.verbs(workload)[name] for workload in _workloads_with(name)}
         text = "; ".join(f"{verb.summary.rstrip('.')} ({workload})" for workload, verb in verbs.items())
