@@ -99,7 +99,6 @@ class EventLikelihood:
             energy_gev_E=10 ** points_W8[:, LG_ENERGY],
             is_track_E=np.full(len(points_W8), self.is_track),
             vertex_E3=points_W8[:, VERTEX],
-            brightness_E=np.ones(len(points_W8)),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -43,8 +43,16 @@ def weights(network: nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in network.parameters()]
 
 
+def same(before: list[Tensor], after: list[Tensor]) -> bool:
+    return all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def finite(metrics: Mapping[str, Tensor]) -> bool:
+    return all(value.shape == () and bool(value.isfinite()) for value in metrics.values())
+
+
 def changed(before: list[Tensor], network: nn.Module) -> bool:
-    return any(not torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
+    return not same(before, weights(network))
 
 
 def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:

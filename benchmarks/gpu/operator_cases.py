@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workloads.base.kernels import elementwise, event_losses, layers, scores
+from workloads.base.kernels import elementwise, event_losses, layers, scores  # noqa: F401  registered there
 from workloads.base.kernels.registration import ON_CPU
 from workloads.base.segments import Segments, tensors_of
 
@@ -21,7 +21,6 @@ SIZES = ((0, 8), (1, 3), (70, 128), (515, 130), (3, 1500))
 """No row, one, more than a block, and rows that are no power of two or long."""
 COUNTS = ([], [0, 0], [0, 3, 1, 0, 4], [2, 300, 0, 1])
 NUMBERS = (0, 1, 1025)
-NAMES = (*layers.NAMES, *scores.NAMES, *event_losses.NAMES, *elementwise.NAMES)
 DTYPES = (torch.float32, torch.bfloat16)
 _LEAK, _EPSILON, _LIMIT = 0.2, 1e-5, 100.0
 
@@ -39,7 +38,7 @@ def compared(device: torch.device) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 
 def calls() -> Iterator[Call]:
-    """Calls of every operator in NAMES, by name."""
+    """Calls of every operator, by name."""
     for rows, columns in SIZES:
         for dtype in DTYPES:
             yield from _of_rows(rows, columns, dtype)
@@ -75,10 +74,9 @@ def _of_events(counts: list[int]) -> Iterator[Call]:
     segments = Segments.from_counts(torch.tensor(counts, dtype=torch.int64), sum(counts))
     slope_PF = torch.randn(segments.num_particles, 3, generator=random)
     events = (*tensors_of(segments), (segments.counts_E > 0).float())
-    for kind in ((False, False), (True, True)):
-        yield "gradient_penalty", (slope_PF, *events, *kind)
-        square_E = ON_CPU["gradient_penalty"](slope_PF, *events, *kind)[2]
-        yield "gradient_penalty_backward", (torch.ones(()), slope_PF, square_E, *events, *kind)
+    yield "gradient_penalty", (slope_PF, *events)
+    square_E = ON_CPU["gradient_penalty"](slope_PF, *events)[2]
+    yield "gradient_penalty_backward", (torch.ones(()), slope_PF, square_E, *events)
     generated_MRS = torch.randn(8, segments.num_particles, 9, generator=random)
     yield "row_scores", (generated_MRS, torch.randn(segments.num_particles, 9, generator=random))
     yield "repeat_segments", (*tensors_of(segments)[:3], segments.sizes_E, 3)

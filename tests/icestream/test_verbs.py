@@ -113,7 +113,6 @@ def test_events_that_cannot_be_simulated_are_refused(tmp_path: Path) -> None:
         ({"seed": True}, r"seed = True: expected a whole number$"),
         ({"seed": True, "workload": "direction"}, r"seed = True: expected a whole number$"),
         ({"seed": 1.5}, r"seed = 1\.5: expected a whole number$"),
-        ({"workload": "direction", "layout": "round"}, "use one of converted, kaggle"),
     ]
     for options, why in refused:
         with pytest.raises(icestream.BadInputError, match=why):

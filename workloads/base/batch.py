@@ -91,13 +91,17 @@ class Microbatch:
         if self.num_particles <= max_particles:
             yield self
             return
-        first = 0
-        while first < self.num_events:
-            limit = self.host_offsets_E1[first] + max_particles
-            last = int(np.searchsorted(self.host_offsets_E1, limit, side="right")) - 1
-            last = min(max(last, first + 1), self.num_events)
-            yield self.part(first, last)
-            first = last
+        for first, end in runs_of_events(self.host_offsets_E1, max_particles):
+            yield self.part(first, end)
+
+
+def runs_of_events(offsets_E1: Array, most: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of runs of events, in order, with at most ``most`` particles each, or of a single larger event."""
+    first = 0
+    while first < len(offsets_E1) - 1:
+        end = max(int(np.searchsorted(offsets_E1, offsets_E1[first] + most, side="right")) - 1, first + 1)
+        yield first, end
+        first = end
 
 
 def joined(microbatches: Sequence[Microbatch]) -> Microbatch:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from workloads.base.kernels.product import ROUNDED_PRODUCT
 
@@ -42,11 +41,8 @@ class Linear(nn.Linear):
     @property
     def pair(self) -> tuple[Tensor, Tensor]:
         """Weights, and the same in bfloat16, for `rounded_product`. 2 times (D, A)."""
-        weight_DA = self.weight
-        if parametrize.is_parametrized(self, "weight"):  # computed in each update, and not a parameter
-            return weight_DA, weight_DA.detach().to(torch.bfloat16)
         assert self.rounded_DA is not None
-        return weight_DA, self.rounded_DA
+        return self.weight, self.rounded_DA
 
     def forward(self, input_RA: Tensor) -> Tensor:
         """Result in float32; with rounded weights in bfloat16, unless ``wide``. (R, A) -> (R, D)."""
@@ -95,10 +91,10 @@ class RoundedWeights:
 
 
 def _rounded_and_exact(layer: Linear) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rounded weights and bias of a layer, each with what it is rounded from; not those that `pair` computes."""
-    for name, rounded in (("weight", layer.rounded_DA), ("bias", layer.rounded_D)):
-        if rounded is not None and not parametrize.is_parametrized(layer, name):
-            yield rounded, getattr(layer, name)
+    """Rounded weights and bias of a layer, each with what it is rounded from."""
+    for exact, rounded in ((layer.weight, layer.rounded_DA), (layer.bias, layer.rounded_D)):
+        if rounded is not None:
+            yield rounded, exact
 
 
 @torch.no_grad()
@@ -106,11 +102,6 @@ def _round_again(layer: Linear, _: object) -> None:
     """Round the loaded weights of a layer."""
     for rounded, exact in _rounded_and_exact(layer):
         rounded.copy_(exact)
-
-
-def is_rounded(network: nn.Module) -> bool:
-    """True if a layer of the network computes in bfloat16."""
-    return any(isinstance(module, Linear) and module.is_rounded for module in network.modules())
 
 
 def joined(rows: list[Tensor], dtype: torch.dtype) -> Tensor:

@@ -60,13 +60,11 @@ def share(total: int, num_files: int, file_index: int) -> int:
     return each + (file_index < rest)
 
 
-def prepare_folder(
-    out: Path, *, overwrite: bool, own_file: re.Pattern[str], own_folder: re.Pattern[str], content: str
-) -> None:
+def prepare_folder(out: Path, *, overwrite: bool, own_file: re.Pattern[str], content: str) -> None:
     """Make ``out`` an empty directory. Raises BadInputError.
 
-    ``overwrite``: delete an earlier data set of the same writer, whose files and folders have names that match those
-    patterns; with any other file among them nothing is deleted. ``content`` is what the writer writes, in words.
+    ``overwrite``: delete an earlier data set of the same writer, whose files have names that match that pattern; with
+    any other file among them nothing is deleted. ``content`` is what the writer writes, in words.
     """
     if out.exists() and not out.is_dir():
         raise BadInputError(f"{out} is a file: name a directory for the data set")
@@ -82,10 +80,9 @@ def prepare_folder(
             )
         for path in files:
             path.unlink()
-        for directory in out.iterdir():
-            # It held files of the writer only; one that the new data set lacks must not be left empty.
-            if own_folder.fullmatch(directory.name):
-                directory.rmdir()
+        # Folders that held files of the writer only: one that the new data set lacks must not be left empty.
+        for folder in sorted({path.parent for path in files} - {out}, reverse=True):
+            folder.rmdir()
     out.mkdir(parents=True, exist_ok=True)
 
 

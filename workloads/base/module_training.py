@@ -57,14 +57,6 @@ class ModuleTask(BaseTask[Settings, Microbatch]):
         optimiser = uncompiled(Adam)(self.network.parameters(), lr=settings.learning_rate, fused=True)
         super().__init__(settings, context, {"network": self.network}, {"network": (self.network, optimiser)})
 
-    def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        """The microbatch as it is."""
-        return microbatch
-
-    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Microbatch:
-        """The chunk as it is."""
-        return chunk
-
     def train(self, batch: Batch, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         """Update by the mean loss of all events, of all ranks."""
         metrics["loss"] = self.update_by_loss("network", self.total_loss, parts, batch.total_events, metrics)

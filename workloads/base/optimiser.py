@@ -9,10 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
-from workloads.base.bf16 import is_rounded
 from workloads.base.context import StepContext
 from workloads.base.kernels.elementwise import CHECKED_UPDATE
 
@@ -72,8 +70,6 @@ class GuardedOptimiser:
         """``clip``: gradients of a larger norm are scaled down to it; 0: no limit."""
         self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimiser = optimiser
-        # Parametrised weights (spectral_norm) are computed once an update, for all parts.
-        self._shares_graph = any(parametrize.is_parametrized(module) for module in network.modules())
         self._base_rate = self.learning_rate = float(optimiser.defaults["lr"])
         self._clip = clip
         largest = torch.finfo(torch.float32).max
@@ -99,9 +95,7 @@ class GuardedOptimiser:
 
         ``losses``: one or several, each (). ``weights``: as many constants, by default 1.
         """
-        keep = self._shares_graph
-        found = torch.autograd.grad(losses, self._parameters, weights, materialize_grads=True, retain_graph=keep)
-        return list(found)
+        return list(torch.autograd.grad(losses, self._parameters, weights, materialize_grads=True))
 
     def update(self, total: GradientSum, num_sums: int) -> UpdateResult:
         """Apply the summed gradients of all parts. No parts (a rank without events) count as a gradient of 0.
@@ -140,21 +134,10 @@ class AveragedWeights(Generic[Network]):
     """A network and the running mean of its weights, arXiv:1806.04498."""
 
     def __init__(self, latest: Network, decay: float) -> None:
-        """``decay`` 0: no average, the copy follows the network."""
         self.latest = latest
         self.average: Network = copy.deepcopy(latest).requires_grad_(False)
         self._decay = decay
         self._pairs: tuple[list[Tensor], list[Tensor]] = list(self.average.parameters()), list(latest.parameters())
-
-    @property
-    def used(self) -> Network:
-        """The network for validation and use: the average, if there is one. It has no rounded weights (bf16.py)."""
-        if self._decay == 0:
-            if not is_rounded(self.latest):
-                return self.latest
-            with torch.no_grad():
-                torch._foreach_copy_(*self._pairs)
-        return self.average
 
     def update(self, num_updates: int) -> None:
         """Update the mean after ``num_updates`` updates in all; its window is short at first, to forget the start."""

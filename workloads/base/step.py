@@ -85,13 +85,13 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
 
     # ---- Defined by each model.
 
-    @abstractmethod
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        """Microbatch before it is cut into parts: thinned, for example, or with noise in additional columns."""
+        """Return the microbatch before it is cut into parts: thinned, or with noise in additional columns, say."""
+        return microbatch
 
-    @abstractmethod
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> PartT:
-        """Input of the networks from a chunk of the prepared microbatch ``whole``."""
+        """Return the input of the networks from a chunk of the prepared microbatch ``whole``; by default the chunk."""
+        return chunk  # type: ignore[return-value]
 
     @abstractmethod
     def train(self, batch: Batch, parts: list[PartT], metrics: dict[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -61,6 +61,10 @@ class StepSettings(ConfigBranch):
     """Particles in one pass through the networks: a batch is processed in chunks of whole events, which gives the same
     gradients with better use of the cache. Set it to repeat a run of another machine. 0: by the cache of a CPU's core
     (8,192 for `wgan` with 1 MiB, 4,096 for `likelihood`; 16,384 for directions), by the memory of a GPU."""
+
+    def warnings(self) -> list[str]:
+        """Return a line for each setting that is allowed but was measured, or is known, to train badly."""
+        return []
 
 
 def learning_rate_factor(step: int, config: StepConfig) -> float:
@@ -197,6 +201,22 @@ class Training(Protocol):
 
     def warnings(self, config: Any) -> Sequence[str]:
         """Warnings about settings that are allowed but known to train badly, a line each."""
+
+
+@dataclass(frozen=True)
+class ModelTraining:
+    """The training of a model of a workload; see Training."""
+
+    headline: str
+    shown: tuple[str, ...]
+    alarms: Mapping[str, float | Alarm]
+    task: Callable[..., Any]
+    evaluator: Callable[..., Any]
+    meaning_of_weights: tuple[str, ...] = ()
+
+    def warnings(self, config: StepSettings) -> Sequence[str]:
+        """Return warnings about settings that train badly."""
+        return config.warnings()
 
 
 _PARTS = ("headline", "shown", "meaning_of_weights", "alarms", "task", "evaluator", "warnings")

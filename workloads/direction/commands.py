@@ -15,7 +15,7 @@ from common.files.local import files_below, files_matching
 from common.options import InputCommand, config_options, device_option, input_option, output_option, token_file_option
 from common.paths import user_path
 from workloads.base.interface import Front
-from workloads.base.report.page import evaluation_options, tell, typed_options
+from workloads.base.report.page import evaluation_options, typed_options
 from workloads.direction.geometry import GEOMETRY_FILE
 
 
@@ -36,11 +36,9 @@ def evaluate(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, 
     CHECKPOINT: a file, or a run directory (its best checkpoint). Classical fits in the files are shown beside the
     model. Writes report.html, report.json and the plots. The files should not be among those of the training.
     """
-    from workloads.direction.evaluation import EVALUATION, DirectionOptions  # torch and matplotlib
+    from workloads.direction.evaluation import EVALUATION  # torch and matplotlib
 
-    wanted = DirectionOptions(**typed_options(inputs, token_file, options))
-    outcome, folder = EVALUATION.run(front, wanted, say=lambda text: click.echo(text, err=True))
-    tell(outcome, folder, EVALUATION.words)
+    EVALUATION.command(front, inputs, token_file, options)
 
 
 @click.command(epilog="Example: icestream predict runs/direction -i test/ -o submission.csv")

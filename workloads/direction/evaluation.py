@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from workloads.base.interface import Front
 from workloads.base.report import evaluation as frame
 from workloads.base.report.evaluation import Evaluation, Measured, Say
 from workloads.base.report.metric import Floor
-from workloads.base.report.page import EvaluationOptions, EvaluationReport, ReportWords
+from workloads.base.report.page import EvaluationOptions, ReportWords
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 from workloads.direction.fits import EventPulses, classical_fits, plain_lines
 from workloads.direction.geometry import ARRAYS, Geometry
@@ -198,11 +197,6 @@ class DirectionOptions(EvaluationOptions):
             raise BadInputError("name the files of events with -i")
 
 
-def report(front: Front, say: Say, **options: Any) -> EvaluationReport:
-    """Return the report of an evaluation with these options; see Workload.functions."""
-    return EVALUATION.report(front, DirectionOptions.given(**options), say)
-
-
 def _load(wanted: DirectionOptions, device: torch.device) -> list[TrainedPredictor]:
     floor = read_toy_floor() if wanted.simulated else None
     predictor = load_predictor(wanted.checkpoint, device)
@@ -246,7 +240,7 @@ def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPre
     )
 
 
-EVALUATION = Evaluation(WORDS, DEFINITIONS, _load, _measure)
+EVALUATION = Evaluation(DirectionOptions, WORDS, DEFINITIONS, _load, _measure)
 
 
 def _predicted(

@@ -45,7 +45,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +54,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.errors import BadInputError
+from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, sort_within_events, spread
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import (
@@ -582,11 +582,7 @@ def classical_fits(
     lacks.
     """
     found = []
-    bounds, num_events = [0], len(offsets_E1) - 1
-    while bounds[-1] < num_events:  # chunks of about _CHUNK_PULSES pulses, an event at least
-        end = int(np.searchsorted(offsets_E1, offsets_E1[bounds[-1]] + _CHUNK_PULSES, side="right")) - 1
-        bounds.append(min(max(end, bounds[-1] + 1), num_events))
-    for first, end in pairwise(bounds):
+    for first, end in runs_of_events(offsets_E1, _CHUNK_PULSES):
         pulses = event_pulses(sensor_P, time_P, charge_P, auxiliary_P, offsets_E1[first : end + 1], geometry)
         found.append((fit or fits_of)(pulses).numpy())
     return np.concatenate(found) if found else np.zeros((0, len(CLASSICAL_FITS)), np.float32)

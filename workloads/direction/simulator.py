@@ -3,14 +3,11 @@
 A toy detector records light, noise, local coincidences and a trigger. A track shines along its length in a Cherenkov
 cone, a cascade from one point, most of it near that cone. The ice is the same everywhere.
 
-Data sets are in the converted layout, or in that of Kaggle's contest on IceCube:
+Data sets are in the converted layout:
 
-    OUT/sensor_geometry.csv                 OUT/sensor_geometry.csv
-    OUT/events_00000.parquet                OUT/train_meta.parquet
-    OUT/events_00001.parquet                OUT/train/batch_1.parquet
-
-Kaggle's batches have one row a pulse, in order of event and time; an event of `train_meta.parquet` names its first and
-last row. Energy and topology have no column there.
+    OUT/sensor_geometry.csv
+    OUT/events_00000.parquet
+    OUT/events_00001.parquet
 
 A file depends only on the seed, its index and its numbers of events: each can be made alone and in any order. Its
 events of one kind are the same whether or not there are others. Same versions of numpy and pyarrow on the same kind of
@@ -19,7 +16,6 @@ CPU: same bytes. E events, S sensors, P pulses.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -32,7 +28,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from common.errors import BadInputError
 from common.files.layout import schema_of, to_table, writer_options
@@ -43,7 +38,6 @@ from workloads.base.dataset import (
     OnFile,
     Written,
     check_request,
-    new_file,
     prepare_folder,
     share,
     simulate_shown,
@@ -110,8 +104,6 @@ class Truth:
     is_track_E: Bool
     vertex_E3: Float64
     """Position of the cascade, the middle of a track, m."""
-    brightness_E: Float64
-    """Factor on all light; 1: as from this energy."""
 
     def __len__(self) -> int:
         return len(self.energy_gev_E)
@@ -163,7 +155,7 @@ def _track_light(truth: Truth, along_TS: Float32, range2_TS: Float32) -> Float32
     """
     rho_TS = np.sqrt(np.maximum(range2_TS - along_TS * along_TS, np.float32(0.01)))
     origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / TAN_CHERENKOV))
-    amount_T = truth.brightness_E * TRACK_LIGHT_PE * (1 + truth.energy_gev_E / TRACK_LOSS_GEV)
+    amount_T = TRACK_LIGHT_PE * (1 + truth.energy_gev_E / TRACK_LOSS_GEV)
     light_TS = np.exp(rho_TS * np.float32(-1 / (SIN_CHERENKOV * ABSORPTION_M)))
     light_TS /= 1 + rho_TS * np.float32(1 / (SIN_CHERENKOV * TRACK_NEAR_M))
     light_TS *= amount_T.astype(np.float32)[:, None]
@@ -187,7 +179,7 @@ def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32) -> Float
     light_ES = np.exp(range_ES, out=range_ES)
     light_ES *= angle_ES
     light_ES /= near_ES
-    amount_E = truth.brightness_E * CASCADE_LIGHT_PE_PER_GEV * truth.energy_gev_E
+    amount_E = CASCADE_LIGHT_PE_PER_GEV * truth.energy_gev_E
     amount_E = np.where(truth.is_track_E, TRACKS_CASCADE, 1.0) * amount_E
     light_ES *= amount_E.astype(np.float32)[:, None]
     return np.minimum(light_ES, np.float32(MOST_PE), out=light_ES)
@@ -253,16 +245,12 @@ class EventKind:
     """Share of tracks before the trigger, which keeps more tracks than cascades."""
     energy_min_gev: float
     energy_max_gev: float
-    brightness: float = 1.0
-    """Factor on all light."""
-    chunk_events: int = 32
-    """Events simulated at once: their arrays should fit the processor's cache."""
 
 
 NATURAL = EventKind(0.5, 1e2, 1e5)
 CASCADES = EventKind(0.0, 1e4, 1e5)
-BRIGHT = EventKind(0.5, 1e4, 1e5, brightness=1500.0, chunk_events=1)
-"""Events of 5,000 to 170,000 pulses, of which Kaggle's largest has 178,000: for tests of limits."""
+_CHUNK_EVENTS = 32
+"""Events simulated at once: their arrays should fit the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +308,7 @@ class EndlessEvents:
         """Next events."""
         pieces, found = self._rest, sum(map(len, self._rest))
         while found < num_events:
-            truth = draw_truth(self._kind, self._kind.chunk_events, self._rng)
+            truth = draw_truth(self._kind, _CHUNK_EVENTS, self._rng)
             pieces.append(record(truth, self._position_S3, self._rng))
             found += len(pieces[-1])
         events = joined(pieces)
@@ -336,7 +324,6 @@ def draw_truth(kind: EventKind, num_events: int, rng: np.random.Generator) -> Tr
         energy_gev_E=np.exp(rng.uniform(log(kind.energy_min_gev), log(kind.energy_max_gev), num_events)),
         is_track_E=rng.random(num_events) < kind.track_share,
         vertex_E3=rng.uniform(-VERTEX_M, VERTEX_M, (num_events, 3)),
-        brightness_E=np.full(num_events, kind.brightness),
     )
 
 
@@ -433,11 +420,10 @@ def _coincidences(key_P: Int64, time_P: Float64) -> tuple[Int64, Bool]:
 # ---- Data sets.
 
 ROW_GROUP_EVENTS = 4000
-MOST_BRIGHT_A_ROW_GROUP = 100
 
-KINDS = (NATURAL, CASCADES, BRIGHT)
-_ORDER = len(KINDS)
-"""Key of the random numbers that mix a file's kinds, behind those of the kinds."""
+KINDS = (NATURAL, CASCADES)
+_ORDER = 3
+"""Key of the random numbers that mix a file's kinds; those of the kinds are their places. A third kind is gone."""
 
 # An event id is seed, file and place in it, of these numbers of bits: 53 in all, exact also as a float64.
 _FILE_BITS, _PLACE_BITS = 16, 21
@@ -455,16 +441,13 @@ class EventsPlan:
     seed: int
     num_cascades: int = 0
     """Cascades of high energy added to these, at random places of every file."""
-    num_bright: int = 0
-    """Events of 5,000 to 170,000 pulses added to these, at random places of every file."""
     array: str = "icecube"
     """Sensors of the detector: a key of ARRAYS."""
 
     def __post_init__(self) -> None:
         check_request(self.num_events, self.num_files, self.seed)
-        for name, number in (("cascades", self.num_cascades), ("bright", self.num_bright)):
-            if number < 0:
-                raise BadInputError(f"{name} = {number}: must not be negative")
+        if self.num_cascades < 0:
+            raise BadInputError(f"cascades = {self.num_cascades}: must not be negative")
         if self.array not in ARRAYS:
             raise BadInputError(f"array = {self.array!r}: use one of {', '.join(ARRAYS)}")
         if self.num_files > MOST_FILES:
@@ -481,9 +464,7 @@ class EventsPlan:
 
     def numbers(self, file_index: int) -> tuple[int, ...]:
         """Events of each kind in one file."""
-        return tuple(
-            share(total, self.num_files, file_index) for total in (self.num_events, self.num_cascades, self.num_bright)
-        )
+        return tuple(share(total, self.num_files, file_index) for total in (self.num_events, self.num_cascades))
 
     def num_rows(self, file_index: int) -> int:
         """Events in one file."""
@@ -512,8 +493,8 @@ def file_rows(plan: EventsPlan, file_index: int) -> Iterator[EventRows]:
     kind_E = np.repeat(np.arange(len(KINDS)), plan.numbers(file_index))
     file_stream(plan.seed, file_index, _ORDER).shuffle(kind_E)
     first_id = (((plan.seed % _SEEDS) << _FILE_BITS) + file_index) << _PLACE_BITS
-    start = 0
-    for here_E in _row_groups(kind_E):
+    for start in range(0, len(kind_E), ROW_GROUP_EVENTS):
+        here_E = kind_E[start : start + ROW_GROUP_EVENTS]
         pieces = [sources[key].take(int(number)) for key, number in enumerate(np.bincount(here_E)) if number]
         events = joined(pieces)
         if len(pieces) > 1:
@@ -523,22 +504,9 @@ def file_rows(plan: EventsPlan, file_index: int) -> Iterator[EventRows]:
             events = events.take(place_E)
         event_id_E = first_id + np.arange(start, start + len(here_E), dtype=np.int64)
         yield EventRows(event_id_E, here_E != KINDS.index(NATURAL), events)
-        start += len(here_E)
 
 
-def _row_groups(kind_E: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Kinds of the events of each row group. A bright event counts as many: a row group is held in memory."""
-    counted_E = np.cumsum(np.where(kind_E == KINDS.index(BRIGHT), ROW_GROUP_EVENTS // MOST_BRIGHT_A_ROW_GROUP, 1))
-    return np.split(kind_E, np.flatnonzero(np.diff((counted_E - 1) // ROW_GROUP_EVENTS)) + 1)
-
-
-OWN_FILE = re.compile(
-    rf"(events_\d+\.parquet|batch_\d+\.parquet|train_meta\.parquet|{re.escape(GEOMETRY_FILE)})(\.part)?"
-)
-OWN_FOLDER = re.compile("train")
-KAGGLE_FILE = re.compile(r"(batch_\d+|train_meta)\.parquet")
-SIMULATED = b"icestream.simulated"
-"""Key of the note in files with the names of Kaggle's: nobody else's are ever removed."""
+OWN_FILE = re.compile(rf"(events_\d+\.parquet|{re.escape(GEOMETRY_FILE)})(\.part)?")
 _STORED = DIRECTION.with_all_stored()
 
 
@@ -558,30 +526,9 @@ def write_dataset(out: Path, plan: EventsPlan, *, overwrite: bool = False, on_fi
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
     writer, which are removed first.
     """
-    prepare(out, plan, overwrite=overwrite)
-    return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index), on_file)
-
-
-def prepare(out: Path, plan: EventsPlan, *, overwrite: bool) -> None:
-    """Make ``out`` a directory with the table of sensors alone. Raises BadInputError."""
-    if overwrite:
-        _check_simulated(out)
-    prepare_folder(
-        out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="simulated neutrino events"
-    )
+    prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, content="simulated neutrino events")
     write_geometry(out / GEOMETRY_FILE, plan.geometry)
-
-
-def _check_simulated(out: Path) -> None:
-    """Check that files with names of Kaggle's were simulated. Raises BadInputError that names one that wasn't."""
-    for path in sorted(out.rglob("*.parquet")):
-        if KAGGLE_FILE.fullmatch(path.name):
-            try:
-                notes = pq.read_metadata(path).metadata or {}
-            except (pa.ArrowException, OSError):
-                notes = {}
-            if SIMULATED not in notes:
-                raise BadInputError(f"{path} was not simulated: choose another directory, or remove it yourself")
+    return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index), on_file)
 
 
 def file_name(file_index: int) -> str:
@@ -617,99 +564,7 @@ def table_of(rows: EventRows) -> pa.Table:
     return to_table(pieces, _STORED)
 
 
-# ---- The layout of the contest.
-
-PULSES = {"sensor_id": "int16", "time": "int64", "charge": "float64", "auxiliary": "bool", "event_id": "int64"}
-"""Columns of a batch; pandas reads the last one as its index."""
-
-META_SCHEMA = pa.schema(
-    [
-        ("batch_id", pa.int64()),
-        ("event_id", pa.int64()),
-        ("first_pulse_index", pa.int64()),
-        ("last_pulse_index", pa.int64()),
-        ("azimuth", pa.float64()),
-        ("zenith", pa.float64()),
-    ],
-    metadata={SIMULATED: "1"},
-)
-
-
-def _pulses_schema() -> pa.Schema:
-    """Columns of a batch, with the note by which pandas recognises its index."""
-    columns = [
-        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind, "metadata": None}
-        for name, kind in PULSES.items()
-    ]
-    note = {"index_columns": ["event_id"], "column_indexes": [], "columns": columns, "pandas_version": "1.5.3"}
-    fields = [(name, pa.from_numpy_dtype(np.dtype(kind))) for name, kind in PULSES.items()]
-    return pa.schema(fields, metadata={"pandas": json.dumps(note), SIMULATED.decode(): "1"})
-
-
-PULSES_SCHEMA = _pulses_schema()
-
-
-def write_kaggle_dataset(
-    out: Path, plan: EventsPlan, *, overwrite: bool = False, on_file: OnFile | None = None
-) -> Written:
-    """Write all batches and the table of their events; the rest is as in write.write_dataset()."""
-    prepare(out, plan, overwrite=overwrite)
-    (out / "train").mkdir()
-    meta = out / "train_meta.parquet"
-    with new_file(meta) as part, pq.ParquetWriter(part, META_SCHEMA) as writer:
-        return write_files(plan.num_files, lambda index: write_batch(out, plan, index, writer), on_file)
-
-
-def write_batch(out: Path, plan: EventsPlan, file_index: int, meta: pq.ParquetWriter) -> Written:
-    """Write one batch, completely or not at all, and its events to ``meta``."""
-    events: list[pa.Table] = []
-
-    def tables() -> Iterator[tuple[pa.Table, int, int]]:
-        num_before = 0
-        for rows in file_rows(plan, file_index):
-            num_pulses = len(rows.events.sensor_P)
-            events.append(_meta_table(rows, file_index + 1, num_before))
-            yield _pulses_table(rows), len(rows), num_pulses
-            num_before += num_pulses
-
-    written = write_tables(out / "train" / f"batch_{file_index + 1}.parquet", PULSES_SCHEMA, tables(), None)
-    meta.write_table(pa.concat_tables(events))
-    return written
-
-
-def _pulses_table(rows: EventRows) -> pa.Table:
-    """Pulses of these events, in order of event and time."""
-    events = rows.events
-    event_P = np.repeat(np.arange(len(events)), events.counts_E)
-    order_P = np.lexsort((events.time_ns_P, event_P))
-    columns = (
-        events.sensor_P[order_P],
-        events.time_ns_P[order_P].astype(np.int64),
-        events.charge_pe_P[order_P].astype(np.float64),
-        events.auxiliary_P[order_P],
-        rows.event_id_E[event_P],
-    )
-    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=PULSES_SCHEMA)
-
-
-def _meta_table(rows: EventRows, batch: int, num_before: int) -> pa.Table:
-    """Events and the rows of their pulses, the last one included, in the batch."""
-    offsets = num_before + offsets_of(rows.events.counts_E)
-    truth = rows.events.truth
-    columns = (
-        np.full(len(rows), batch, np.int64),
-        rows.event_id_E,
-        offsets[:-1],
-        offsets[1:] - 1,
-        truth.azimuth_E,
-        truth.zenith_E,
-    )
-    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=META_SCHEMA)
-
-
 # ---- The command.
-
-LAYOUTS = {"converted": write_dataset, "kaggle": write_kaggle_dataset}
 
 
 def simulate_dataset(
@@ -719,20 +574,12 @@ def simulate_dataset(
     files: int,
     seed: int,
     cascades: int = 0,
-    bright: int = 0,
     array: str = "icecube",
-    layout: str = "converted",
     force: bool = False,
     on_file: OnFile | None = None,
 ) -> Written:
-    """Write neutrino events to the folder ``out``, with ``cascades`` and ``bright`` ones added.
-
-    Raises BadInputError.
-    """
-    if layout not in LAYOUTS:
-        raise BadInputError(f"layout = {layout!r}: use one of {', '.join(LAYOUTS)}")
-    plan = EventsPlan(events, files, seed, cascades, bright, array)
-    return LAYOUTS[layout](out, plan, overwrite=force, on_file=on_file)
+    """Write neutrino events to the folder ``out``, with ``cascades`` added. Raises BadInputError."""
+    return write_dataset(out, EventsPlan(events, files, seed, cascades, array), overwrite=force, on_file=on_file)
 
 
 @click.command(name="simulate")
@@ -747,25 +594,11 @@ def simulate_dataset(
     help="Cascades above 10 TeV in addition to --events, spread over all files: for models that see too few.",
 )
 @click.option(
-    "--bright",
-    default=0,
-    show_default=True,
-    help="Events of 5,000 to 170,000 pulses in addition to --events, spread over all files: for tests of limits.",
-)
-@click.option(
     "--array",
     type=click.Choice(list(ARRAYS)),
     default="icecube",
     show_default=True,
     help="Sensors: those of IceCube (5,160 on 86 strings), or 91 strings of a regular hexagon.",
-)
-@click.option(
-    "--layout",
-    type=click.Choice(list(LAYOUTS)),
-    default="converted",
-    show_default=True,
-    help="converted: what icestream reads, one row an event, with all truth. "
-    "kaggle: as the files of IceCube's contest, for tests of convert.",
 )
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
 def simulate(out: Path, **options: Any) -> None:
@@ -774,11 +607,10 @@ def simulate(out: Path, **options: Any) -> None:
     A toy for demos and tests, not a simulation of a detector: see docs/explanation/physics.md.
 
     \b
-    Examples:
+    Example:
       icestream simulate demo --workload direction --events 24000 --cascades 12000 --files 12 --seed 1
-      icestream simulate kaggle --workload direction --events 2000 --files 2 --layout kaggle
     """
-    num_events = options["events"] + options["cascades"] + options["bright"]
+    num_events = options["events"] + options["cascades"]
     simulate_shown(
         out,
         "pulses",

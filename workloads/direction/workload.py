@@ -39,9 +39,9 @@ def _load() -> Callable[..., Any]:
 
 
 def _evaluate() -> Callable[..., Any]:
-    from workloads.direction.evaluation import report
+    from workloads.direction.evaluation import EVALUATION
 
-    return report
+    return EVALUATION.report
 
 
 def _sample() -> Callable[[Path, int, int], None]:

@@ -9,7 +9,7 @@ import click
 
 from common.options import InputCommand, config_options, device_option, output_option
 from workloads.base.interface import Front
-from workloads.base.report.page import evaluation_options, tell, typed_options
+from workloads.base.report.page import evaluation_options
 from workloads.muons.export import FORMATS, Format
 from workloads.muons.simulator.config import NATURAL_FLUX, PRESETS
 
@@ -64,15 +64,9 @@ def evaluate(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, 
     every distance is shown with its floor, the distance between two samples of real events. Writes report.html,
     report.json and the plots. The files should not be among those of the training.
     """
-    from workloads.muons.evaluation import (
-        WORDS,
-        EvaluationRequest,
-        run_evaluation,  # torch and matplotlib
-    )
+    from workloads.muons.evaluation import EVALUATION  # torch and matplotlib
 
-    wanted = EvaluationRequest(**typed_options(inputs, token_file, options))
-    outcome, folder = run_evaluation(front, wanted, say=lambda text: click.echo(text, err=True))
-    tell(outcome, folder, WORDS)
+    EVALUATION.command(front, inputs, token_file, options)
 
 
 GENERATE_EXAMPLES = """\b

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +26,7 @@ from workloads.base.random_streams import numpy_stream
 from workloads.base.report import evaluation as frame
 from workloads.base.report.evaluation import MOST_PARTICLES, Evaluation, Measured, Say
 from workloads.base.report.metric import Floor
-from workloads.base.report.page import (
-    Beside,
-    EvaluationOptions,
-    EvaluationReport,
-    MetricReport,
-    Outcome,
-    ReportWords,
-    names,
-)
+from workloads.base.report.page import Beside, EvaluationOptions, MetricReport, ReportWords, names
 from workloads.muons.columns import MUONS
 from workloads.muons.evaluation_plots import GALLERY, EventPairs, read_courses
 from workloads.muons.generation import CountRule, MuonBundles, MuonGenerator, Trained, generate_events, load_trained
@@ -315,16 +306,6 @@ def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: in
     return np.clip(between_E, 0.0, 1.0)
 
 
-def report(front: Front, say: Say, **options: Any) -> EvaluationReport:
-    """Return the report of an evaluation with these options; see Workload.functions."""
-    return _EVALUATION.report(front, EvaluationRequest.given(**options), say)
-
-
-def run_evaluation(front: Front, wanted: EvaluationRequest, say: Say) -> tuple[Outcome, Path]:
-    """Return the outcome of the evaluation, and the folder of its files; see Evaluation.run."""
-    return _EVALUATION.run(front, wanted, say)
-
-
 def _load(wanted: EvaluationRequest, device: torch.device) -> list[Trained]:
     trained = load_trained(wanted.checkpoint, device)
     if not wanted.beside:
@@ -381,7 +362,7 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
     )
 
 
-_EVALUATION = Evaluation(WORDS, DEFINITIONS, _load, _measure)
+EVALUATION = Evaluation(EvaluationRequest, WORDS, DEFINITIONS, _load, _measure)
 
 
 def real_events(

@@ -125,6 +125,10 @@ class EventPairs:
         """Groups of showers, for the bootstrap bands."""
         return Groups(self.sample.shower_E, self.sample.weight_E, self.seed)
 
+    def densities(self, values: Sequence[tuple[Float64, Int64]], edges: Float64, widths: Float64) -> list[Float64]:
+        """Return the weight of each side's values in each bin, per event and width, (D, X); with the values' events."""
+        return [self.groups.histogram(of, edges, at) / self.groups.num_events / widths for of, at in values]
+
     @cached_property
     def energy_quarters(self) -> list[tuple[str, Int64]]:
         """Events in each quarter of the primary energies, with a label; fewer groups if energies coincide."""
@@ -414,14 +418,9 @@ def empty_by_depth(events: EventPairs) -> Figure:
 def spectrum(events: EventPairs) -> Figure:
     figure, (place,) = panels(1, width=7.0)
     edges = _decades(np.concatenate([side.energy_gev_P for side in events.sides]))
-    real, generated = (
-        events.groups.histogram(side.energy_gev_P, edges, side.event_P)
-        / events.groups.num_events
-        / np.diff(np.log(edges))
-        for side in events.sides
-    )
-    x, y = "muon energy at depth E / GeV", "E dN/dE per event"
-    compare(place, edges, real, generated, x=x, y=y, log=True, log_x=True)
+    muons = [(side.energy_gev_P, side.event_P) for side in events.sides]
+    both = events.densities(muons, edges, np.diff(np.log(edges)))
+    compare(place, edges, *both, x="muon energy at depth E / GeV", y="E dN/dE per event", log=True, log_x=True)
     return figure
 
 
@@ -436,13 +435,10 @@ def bundle_energies(events: EventPairs) -> Figure:
         (places[0], "log10_leading_energy", "energy of the leading muon / GeV"),
         (places[1], "log10_bundle_energy", "energy of the bundle / GeV"),
     ):
-        values = [10 ** side.features[name].values for side in events.sides]
-        edges = _decades(np.concatenate(values))
-        real, generated = (
-            events.groups.histogram(energy, edges, side.filled_F) / events.groups.num_events / np.diff(np.log10(edges))
-            for energy, side in zip(values, events.sides, strict=True)
-        )
-        compare(place, edges, real, generated, x=x, y="events per decade, fraction of all", log=True, log_x=True)
+        values = [(10 ** side.features[name].values, side.filled_F) for side in events.sides]
+        edges = _decades(np.concatenate([energy for energy, _ in values]))
+        both = events.densities(values, edges, np.diff(np.log10(edges)))
+        compare(place, edges, *both, x=x, y="events per decade, fraction of all", log=True, log_x=True)
     return figure
 
 
@@ -461,19 +457,15 @@ def _decades(energy_gev: Float64) -> Float64:
 )
 def radii(events: EventPairs) -> Figure:
     figure, (linear, density) = panels(2, width=6.2)
-
-    def per_event(edges: Float64) -> list[Float64]:
-        groups = events.groups
-        return [groups.histogram(side.radius_m_P, edges, side.event_P) / groups.num_events for side in events.sides]
-
-    both = np.concatenate([side.radius_m_P for side in events.sides])
-    edges = np.linspace(0.0, _far(both), _BINS + 1)
-    real, generated = (values / np.diff(edges) for values in per_event(edges))
+    muons = [(side.radius_m_P, side.event_P) for side in events.sides]
+    all_P = np.concatenate([radius_m_P for radius_m_P, _ in muons])
     x = "distance to the axis r / m"
-    compare(linear, edges, real, generated, x=x, y="dN/dr per event / m⁻¹", log=True)
-    edges = np.geomspace(max(np.quantile(both, 0.001) if len(both) else 0.1, 1e-2), _far(both), _BINS + 1)
-    real, generated = (values / np.diff(edges**2) for values in per_event(edges))
-    compare(density, edges, real, generated, x=x, y="dN/dr² per event / m⁻²", log=True, log_x=True)
+    edges = np.linspace(0.0, _far(all_P), _BINS + 1)
+    both = events.densities(muons, edges, np.diff(edges))
+    compare(linear, edges, *both, x=x, y="dN/dr per event / m⁻¹", log=True)
+    edges = np.geomspace(max(np.quantile(all_P, 0.001) if len(all_P) else 0.1, 1e-2), _far(all_P), _BINS + 1)
+    both = events.densities(muons, edges, np.diff(edges**2))
+    compare(density, edges, *both, x=x, y="dN/dr² per event / m⁻²", log=True, log_x=True)
     return figure
 
 

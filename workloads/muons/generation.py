@@ -36,6 +36,7 @@ from common.files.rows import RaggedRows, offsets_of
 from common.options import checked_seed, given_inputs
 from common.slow_progress import SlowProgress
 from common.unit_arrays import awkward_events
+from workloads.base.batch import runs_of_events
 from workloads.base.checkpoint import TrainedModel, TrainedRun, load_run
 from workloads.base.device import device_named, tuned_cpu
 from workloads.base.interface import Front
@@ -188,7 +189,7 @@ class MuonBundles:
 
     def table(self) -> pa.Table:
         """Table in the production schema, as `icestream generate` writes it."""
-        rows = [self.rows(first, end) for first, end in pieces(self.counts_E, _TABLE_MUONS)]
+        rows = [self.rows(first, end) for first, end in runs_of_events(self.offsets, _TABLE_MUONS)]
         return pa.concat_tables([schema_of(MUONS).empty_table(), *(to_table([one], MUONS) for one in rows)])
 
     def awkward(self) -> awkward.Array:
@@ -218,7 +219,7 @@ def generate_events(
         counts_E = wanted_E.clamp(max=rule.max_count)
         is_capped = (wanted_E > rule.max_count).cpu().numpy()
         counts = counts_E.cpu().numpy()
-        for first, end in pieces(counts, MAX_MUONS):
+        for first, end in runs_of_events(offsets_of(counts), MAX_MUONS):
             with tuned_cpu(generator.device):
                 muons_P3 = generator.draw_muons(primary_E4[first:end], counts_E[first:end], random).cpu().numpy()
             yield MuonBundles(
@@ -242,17 +243,6 @@ def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
         pending, num_pending = [rows.rows(whole, num_pending)], num_pending - whole
     if num_pending:
         yield Primaries.joined(pending)
-
-
-def pieces(counts_E: Int64, max_muons: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of pieces of whole events with at most ``max_muons`` muons, or of a single event."""
-    ends_E = np.cumsum(counts_E)
-    first = 0
-    while first < len(counts_E):
-        before = int(ends_E[first - 1]) if first else 0
-        end = max(int(np.searchsorted(ends_E, before + max_muons, side="right")), first + 1)
-        yield first, end
-        first = end
 
 
 def _counts(

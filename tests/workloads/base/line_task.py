@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,6 @@ class LineConfig(BaseModel):
     gradient_clip: float = 0.0
     optimiser: str = "adam"
     noise: float = 0.0
-    average_decay: float = 0.9
 
 
 class LineTask(BaseTask[LineConfig, Microbatch]):
@@ -42,7 +40,7 @@ class LineTask(BaseTask[LineConfig, Microbatch]):
         with context.initial_weights():
             self.slope = nn.Linear(2, 1, bias=False)
             self.offset = nn.Linear(1, 1)
-        self.averaged = AveragedWeights(self.slope, config.average_decay)
+        self.averaged = AveragedWeights(self.slope, 0.9)
         adam = uncompiled(Adam)(self.slope.parameters(), 0.1, fused=True)
         sgd = uncompiled(SGD)(self.slope.parameters(), 0.1, fused=True)
         by_sgd = uncompiled(SGD)(self.offset.parameters(), 0.01, momentum=0.5, fused=True)
@@ -57,12 +55,6 @@ class LineTask(BaseTask[LineConfig, Microbatch]):
         self.seen: list[list[int]] = []
         """Particles of each part that an update was computed of."""
         self.before_part: Callable[[Microbatch], None] = lambda part: None
-
-    def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        return microbatch
-
-    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Microbatch:
-        return chunk
 
     def train(self, batch: Batch, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         slope, total = self.optimisers["slope"], self.context.total(batch.num_particles).clamp_min(1)
@@ -117,15 +109,6 @@ def points(*counts: int, seed: int = 0, shard: int = 0, number: int = 0) -> Micr
 
 def batch_of(*counts: int, seed: int = 0) -> Batch:
     return Batch((points(*counts, seed=seed),))
-
-
-def saved(task: LineTask) -> dict[str, Any]:
-    """The state as it comes out of a file."""
-    file = io.BytesIO()
-    torch.save(task.state_dict(), file)
-    file.seek(0)
-    state: dict[str, Any] = torch.load(file, weights_only=True)
-    return state
 
 
 def weights(task: LineTask) -> list[Tensor]:

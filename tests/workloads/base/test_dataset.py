@@ -6,11 +6,11 @@ import pytest
 from common.errors import BadInputError
 from workloads.base.dataset import prepare_folder, share
 
-OWN_FILE, OWN_FOLDER = re.compile(r"part_\d+\.data"), re.compile("parts")
+OWN_FILE = re.compile(r"part_\d+\.data")
 
 
 def prepare(out: Path, *, overwrite: bool) -> None:
-    prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="parts of a test")
+    prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, content="parts of a test")
 
 
 @pytest.mark.parametrize(("total", "num_files"), [(10, 3), (2, 5), (0, 2), (9, 9)])

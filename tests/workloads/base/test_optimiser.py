@@ -27,6 +27,7 @@ def numbers(value: float) -> nn.Linear:
 def test_the_average_starts_short_and_then_has_the_given_decay() -> None:
     network = numbers(0.0)
     averaged = AveragedWeights(network, decay=0.5)
+    assert not averaged.average.weight.requires_grad
     with torch.no_grad():
         network.weight.fill_(1.0)
 
@@ -37,17 +38,6 @@ def test_the_average_starts_short_and_then_has_the_given_decay() -> None:
     averaged.update(90)
     assert averaged.average.weight.item() == pytest.approx((10 / 11 + 3) / 2)  # not 90 / 100
     assert network.weight.item() == 3
-
-
-def test_the_average_is_used_unless_there_is_none() -> None:
-    averaged, none = AveragedWeights(numbers(1.0), decay=0.9), AveragedWeights(numbers(1.0), decay=0.0)
-    assert averaged.used is averaged.average
-    assert not averaged.average.weight.requires_grad
-    assert none.used is none.latest
-    with torch.no_grad():
-        none.latest.weight.fill_(4.0)
-    none.update(5)
-    assert none.average.weight.item() == 4
 
 
 KINDS = pytest.mark.parametrize(("kind", "options"), [(Adam, {"betas": (0.5, 0.9)}), (SGD, {"momentum": 0.9})])

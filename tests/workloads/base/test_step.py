@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from line_task import CPU, LineConfig, LineTask, batch_of, make_line, points, saved, weights
+from line_task import CPU, LineConfig, LineTask, batch_of, make_line, points, weights
 from thread_ranks import ThreadRanks, together
 from torch import Tensor
+from toy_tasks import same, saved
 
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext, UpdateLimits
@@ -41,10 +42,6 @@ def test_one_cycle_rises_over_a_twentieth_of_the_steps_and_falls_to_next_to_noth
 
 SGD = {"optimiser": "sgd"}
 """Adam's first step only knows the sign of a gradient, and forgives a wrong scale."""
-
-
-def same(before: list[Tensor], after: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 def test_a_step_moves_all_networks_and_returns_its_metrics_on_the_device() -> None:
@@ -268,25 +265,6 @@ def test_learning_rates_follow_the_schedule_and_can_be_scaled_from_now_on() -> N
 
 
 # ---- Checkpoints.
-
-
-def test_training_goes_on_bit_for_bit_from_a_saved_state() -> None:
-    settings = {"schedule": "cosine", "schedule_steps": 9, "noise": 0.5}
-    task, resumed = make_line(**settings), make_line(StepContext(CPU, seed=1), **settings)
-    for seed in range(3):
-        task.step(batch_of(3, 4, seed=seed))
-    task.scale_learning_rates(0.5)
-    resumed.load_state_dict(saved(task))
-
-    metrics = []
-    for one in (task, resumed):
-        torch.rand(3)  # nobody else's random numbers matter
-        metrics.append([one.step(batch_of(3, 4, seed=seed)) for seed in range(3, 6)])
-
-    assert metrics[0] == metrics[1]
-    assert str(saved(task)) == str(saved(resumed))
-    assert saved(task)["counters"] == {"steps": 6, "rate_scale": 0.5}
-    assert task.learning_rates() == resumed.learning_rates()
 
 
 def test_weights_of_another_run_are_taken_over_and_nothing_else() -> None:

@@ -6,7 +6,6 @@ Metres, nanoseconds, GeV. Constants are written out, so that a wrong one in the 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Callable
@@ -22,16 +21,12 @@ from click.testing import CliRunner, Result
 from scipy import stats
 
 from common.errors import BadInputError
-from icestream.cli import cli
 from workloads.direction import simulator
-from workloads.direction import simulator as write
 from workloads.direction.columns import CASCADE, CLASSICAL_FITS, TRACK
 from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry
 from workloads.direction.simulator import (
-    BRIGHT,
     NATURAL,
     EndlessEvents,
-    EventKind,
     EventRows,
     EventsPlan,
     SimulatedEvents,
@@ -46,7 +41,6 @@ from workloads.direction.simulator import (
     simulate,
     write_dataset,
     write_file,
-    write_kaggle_dataset,
     write_sample,
 )
 
@@ -119,8 +113,8 @@ def seen_from(offset_S3: Array, travel: Array) -> tuple[Array, Array]:
 POSITION_S3 = icecube_geometry().position_S3
 
 
-def drawn(num_events: int, seed: int = 0, kind: simulator.EventKind = NATURAL) -> SimulatedEvents:
-    return EndlessEvents(kind, POSITION_S3, np.random.default_rng(seed)).take(num_events)
+def drawn(num_events: int, seed: int = 0) -> SimulatedEvents:
+    return EndlessEvents(NATURAL, POSITION_S3, np.random.default_rng(seed)).take(num_events)
 
 
 def test_truth_is_isotropic_and_uniform_in_the_logarithm_of_energy() -> None:
@@ -167,14 +161,13 @@ def test_coincidences_are_those_of_all_pairs(num_pulses: int) -> None:
 
 def test_a_neighbouring_event_or_string_makes_no_coincidence() -> None:
     # Last sensors of string 0, first ones of string 1; and the last sensor of an event, the first one of the next.
-    truth = replace(natural_truth(2), brightness_E=np.zeros(2))
     position_S3 = POSITION_S3[:120]
     pulses = np.array([0, 0, 0, 1]), np.array([59, 60, 119, 0]), np.array([0.0, 1.0, 5000.0, 5001.0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulator, "_pulses", lambda *_: pulses)
         patch.setattr(simulator, "TRIGGER_PULSES", 0)
         patch.setattr(simulator, "FIRST_CLEAN_NS", 9800.0)
-        clean = record(truth, position_S3, np.random.default_rng(0)).auxiliary_P
+        clean = record(natural_truth(2), position_S3, np.random.default_rng(0)).auxiliary_P
 
     assert not (~clean).any()
 
@@ -199,13 +192,6 @@ def test_the_same_events_come_however_many_are_taken_at_once() -> None:
     assert np.array_equal(np.concatenate([piece.counts_E for piece in pieces]), together.counts_E)
     assert np.array_equal(np.concatenate([piece.time_ns_P for piece in pieces]), together.time_ns_P)
     assert np.array_equal(np.concatenate([piece.truth.zenith_E for piece in pieces]), together.truth.zenith_E)
-
-
-def test_bright_events_have_thousands_of_pulses() -> None:
-    counts_E = drawn(10, kind=BRIGHT).counts_E
-
-    assert counts_E.min() > 3000
-    assert 50_000 < counts_E.max() < 178_000
 
 
 Float64 = npt.NDArray[np.float64]
@@ -382,19 +368,9 @@ def test_event_ids_differ_between_files_and_seeds_and_fit_a_float64() -> None:
     assert all(np.all(np.diff(of_file) == 1) for of_file in ids)
 
 
-def test_row_groups_have_few_bright_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "ROW_GROUP_EVENTS", 20)
-    monkeypatch.setattr(write, "MOST_BRIGHT_A_ROW_GROUP", 2)
+def test_row_groups_hold_a_fixed_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "ROW_GROUP_EVENTS", 20)
     assert [len(piece) for piece in file_rows(EventsPlan(45, 1, seed=1), 0)] == [20, 20, 5]
-
-    pretended = EventKind(**{**vars(BRIGHT), "brightness": 1.0})
-    monkeypatch.setattr(write, "KINDS", (*write.KINDS[:2], pretended))
-    monkeypatch.setattr(write, "BRIGHT", pretended)
-    pieces = list(file_rows(EventsPlan(10, 1, seed=1, num_bright=9), 0))
-
-    assert sum(len(piece) for piece in pieces) == 19
-    assert max(piece.added_E.sum() for piece in pieces) <= 3
-    assert len(pieces) >= 4
 
 
 @pytest.mark.parametrize(
@@ -404,7 +380,6 @@ def test_row_groups_have_few_bright_events(monkeypatch: pytest.MonkeyPatch) -> N
         ({"num_events": 1}, "every file needs at least one event"),
         ({"seed": -1}, "seed = -1"),
         ({"num_cascades": -1}, "cascades = -1: must not be negative"),
-        ({"num_bright": -3}, "bright = -3: must not be negative"),
         ({"num_events": 70_000, "num_files": 70_000}, "files = 70000: event ids allow at most 65,536"),
         ({"num_events": 2**21, "num_cascades": 2**22}, "3,145,728 events a file: .* use more files"),
         ({"array": "km3net"}, "array = 'km3net': use one of icecube, hex"),
@@ -413,69 +388,6 @@ def test_row_groups_have_few_bright_events(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields: dict[str, int], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         replace(PLAN, **fields)  # type: ignore[arg-type]
-
-
-KAGGLE_PLAN = EventsPlan(21, 2, seed=1, num_cascades=5)
-
-
-def names(out: Path) -> list[str]:
-    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
-
-
-def test_files_are_those_of_the_contest(tmp_path: Path) -> None:
-    write_kaggle_dataset(tmp_path, KAGGLE_PLAN)
-
-    assert names(tmp_path) == sorted(
-        [GEOMETRY_FILE, "train/batch_1.parquet", "train/batch_2.parquet", "train_meta.parquet"]
-    )
-    batch = pq.read_schema(tmp_path / "train/batch_1.parquet")
-    assert batch.remove_metadata() == pa.schema(
-        [
-            ("sensor_id", pa.int16()),
-            ("time", pa.int64()),
-            ("charge", pa.float64()),
-            ("auxiliary", pa.bool_()),
-            ("event_id", pa.int64()),
-        ]
-    )
-    note = json.loads(batch.metadata[b"pandas"])
-    assert note["index_columns"] == ["event_id"]
-    assert [column["name"] for column in note["columns"]] == batch.names
-    meta = pq.read_schema(tmp_path / "train_meta.parquet")
-    assert meta.names == ["batch_id", "event_id", "first_pulse_index", "last_pulse_index", "azimuth", "zenith"]
-
-
-def test_convert_makes_the_converted_layout_of_it(tmp_path: Path) -> None:
-    write_kaggle_dataset(tmp_path / "kaggle", KAGGLE_PLAN)
-    write_dataset(tmp_path / "simulated", KAGGLE_PLAN)
-    arguments = ["convert", str(tmp_path / "kaggle"), str(tmp_path / "converted")]
-    assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
-
-    same = ["event_id", "azimuth", "zenith", "pulses"]
-    for index in (0, 1):
-        simulated = pq.read_table(tmp_path / f"simulated/events_{index:05d}.parquet", columns=same)
-        assert pq.read_table(tmp_path / f"converted/batch_{index + 1}.parquet", columns=same).equals(simulated)
-
-
-def test_a_data_set_in_one_layout_replaces_one_in_the_other(tmp_path: Path) -> None:
-    write_kaggle_dataset(tmp_path, KAGGLE_PLAN)
-    with pytest.raises(BadInputError, match="--force"):
-        write_dataset(tmp_path, EventsPlan(2, 1, seed=1))
-    write_dataset(tmp_path, EventsPlan(2, 1, seed=1), overwrite=True)
-
-    assert names(tmp_path) == ["events_00000.parquet", GEOMETRY_FILE]
-    assert not (tmp_path / "train").exists()
-
-
-def test_files_of_the_contest_itself_are_never_removed(tmp_path: Path) -> None:
-    write_kaggle_dataset(tmp_path, KAGGLE_PLAN)
-    batch = tmp_path / "train" / "batch_2.parquet"
-    pq.write_table(pq.read_table(batch).replace_schema_metadata({}), batch)
-    before = names(tmp_path)
-    for write_layout in (write_kaggle_dataset, write_dataset):
-        with pytest.raises(BadInputError, match=r"batch_2\.parquet was not simulated: choose another directory"):
-            write_layout(tmp_path, KAGGLE_PLAN, overwrite=True)
-    assert names(tmp_path) == before
 
 
 def run(*arguments: object) -> Result:

@@ -10,7 +10,6 @@ from torch import Tensor
 from workloads.base.kernels import elementwise_torch as kernels
 from workloads.base.kernels.registration import register
 
-NAMES = ("checked_update", "sort_keys", "long_tails", "log_sizes", "least_spread", "repeat_segments")
 _LAUNCHES = "workloads.base.kernels.elementwise_launch"
 
 

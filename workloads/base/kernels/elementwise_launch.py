@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
@@ -10,6 +12,13 @@ from workloads.base.kernels import elementwise_triton as kernels
 from workloads.base.kernels.launch import accumulator, on_device_of
 
 _VALUES = 1024
+
+
+def _each_value(kernel: Any, num_values: int, *arguments: Any, **constants: Any) -> None:
+    """Launch a kernel with a program for each block of values, if there is any, where its first argument is."""
+    if num_values:
+        with on_device_of(arguments[0]):
+            kernel[(triton.cdiv(num_values, _VALUES),)](*arguments, VALUES=_VALUES, **constants)
 
 
 def checked_update(norms_N: Tensor, loss: Tensor, limits_2: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,12 +34,8 @@ def checked_update(norms_N: Tensor, loss: Tensor, limits_2: Tensor) -> tuple[Ten
 
 def sort_keys(keys_N: Tensor, event_N: Tensor) -> Tensor:
     """See elementwise_torch."""
-    keys_N, results_N = keys_N.contiguous(), torch.empty_like(event_N)
-    if num_values := keys_N.shape[0]:
-        with on_device_of(keys_N):
-            kernels.sort_key_values[(triton.cdiv(num_values, _VALUES),)](
-                keys_N, event_N.contiguous(), results_N, num_values, VALUES=_VALUES
-            )
+    results_N = torch.empty_like(event_N)
+    _each_value(kernels.sort_key_values, len(keys_N), keys_N.contiguous(), event_N.contiguous(), results_N, len(keys_N))
     return results_N
 
 
@@ -38,22 +43,16 @@ def long_tails(normal_RD: Tensor, tails: int) -> Tensor:
     """See elementwise_torch."""
     normal_RD = normal_RD.contiguous()
     results_RD = torch.empty_like(normal_RD)
-    if num_values := normal_RD.numel():
-        with on_device_of(normal_RD):
-            kernels.long_tail_values[(triton.cdiv(num_values, _VALUES),)](
-                normal_RD, results_RD, num_values, normal_RD.shape[1], TAILS=tails, SCALE=3**-0.5, VALUES=_VALUES
-            )
+    places = normal_RD, results_RD, normal_RD.numel(), normal_RD.shape[1]
+    _each_value(kernels.long_tail_values, normal_RD.numel(), *places, TAILS=tails, SCALE=3**-0.5)
     return results_RD
 
 
 def log_sizes(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
     """See elementwise_torch."""
     results_E1 = sizes_E.new_empty((sizes_E.shape[0], 1), dtype=dtype)
-    if num_values := sizes_E.shape[0]:
-        with on_device_of(sizes_E):
-            kernels.log_size_values[(triton.cdiv(num_values, _VALUES),)](
-                sizes_E.contiguous(), results_E1, num_values, ACC=accumulator(results_E1), VALUES=_VALUES
-            )
+    places = sizes_E.contiguous(), results_E1, len(sizes_E)
+    _each_value(kernels.log_size_values, len(sizes_E), *places, ACC=accumulator(results_E1))
     return results_E1
 
 
@@ -75,11 +74,9 @@ def repeat_segments(
     (num_particles,), (num_events,) = event_P.shape, counts_E.shape
     to_event_P, to_particles_P = (event_P.new_empty(times * num_particles) for _ in range(2))
     to_counts_E, to_starts_E, to_sizes_E = (counts_E.new_empty(times * num_events) for _ in range(3))
-    if num_values := times * max(num_particles, num_events):
-        with on_device_of(event_P):
-            kernels.repeat_segment_values[(triton.cdiv(num_values, _VALUES),)](
-                event_P.contiguous(), counts_E.contiguous(), starts_E.contiguous(), sizes_E.contiguous(),
-                to_event_P, to_counts_E, to_starts_E, to_sizes_E, to_particles_P,
-                num_particles, num_events, times, VALUES=_VALUES,
-            )  # fmt: skip
+    _each_value(
+        kernels.repeat_segment_values, times * max(num_particles, num_events),
+        event_P.contiguous(), counts_E.contiguous(), starts_E.contiguous(), sizes_E.contiguous(),
+        to_event_P, to_counts_E, to_starts_E, to_sizes_E, to_particles_P, num_particles, num_events, times,
+    )  # fmt: skip
     return to_event_P, to_counts_E, to_starts_E, to_sizes_E, to_particles_P

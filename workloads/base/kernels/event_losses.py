@@ -5,7 +5,6 @@ On CUDA the penalty is four kernels, five with long events; the others are one. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,10 +13,8 @@ from workloads.base.kernels import event_losses_torch as kernels
 from workloads.base.kernels.layers_torch import statistics_of
 from workloads.base.kernels.registration import register
 
-NAMES = ("gradient_penalty", "gradient_penalty_backward", "row_scores")
 _LAUNCHES = "workloads.base.kernels.event_losses_launch"
 _EVENTS = "Tensor event_P, Tensor counts_E, Tensor starts_E, Tensor particles_P, Tensor present_E"
-_KIND = "bool one_sided, bool plain_norm"
 
 
 def _like_penalty(slope_PF: Tensor, event_P: Tensor, counts_E: Tensor, *_: Any) -> tuple[Tensor, ...]:
@@ -31,29 +28,21 @@ def _like_row_scores(generated_MRS: Tensor, real_RS: Tensor) -> tuple[Tensor, Te
     return statistics.new_empty(rows), statistics.new_empty(times, columns, rows)
 
 
-def _penalty_backward(
-    gradient: Tensor, arguments: Sequence[Any], results: Sequence[Tensor], needed: Sequence[bool]
-) -> Sequence[Tensor | None]:
-    return [GRADIENT_PENALTY_BACKWARD(gradient, arguments[0], results[2], *arguments[1:])]
-
-
-def _row_scores_backward(
-    gradient_R: Tensor, arguments: Sequence[Any], results: Sequence[Tensor], needed: Sequence[bool]
-) -> Sequence[Tensor | None]:
-    return [(results[1] * gradient_R).transpose(1, 2).to(arguments[0].dtype)]
-
-
 GRADIENT_PENALTY = register(
-    f"gradient_penalty(Tensor slope_PF, {_EVENTS}, {_KIND}) -> (Tensor, Tensor, Tensor)",
+    f"gradient_penalty(Tensor slope_PF, {_EVENTS}) -> (Tensor, Tensor, Tensor)",
     *(kernels, _LAUNCHES, _like_penalty),
-    backward=_penalty_backward,
+    backward=lambda gradient, arguments, results, _: [
+        GRADIENT_PENALTY_BACKWARD(gradient, arguments[0], results[2], *arguments[1:])
+    ],
 )
-GRADIENT_PENALTY_BACKWARD = register(
-    f"gradient_penalty_backward(Tensor gradient, Tensor slope_PF, Tensor square_E, {_EVENTS}, {_KIND}) -> Tensor",
+GRADIENT_PENALTY_BACKWARD: Any = register(
+    f"gradient_penalty_backward(Tensor gradient, Tensor slope_PF, Tensor square_E, {_EVENTS}) -> Tensor",
     *(kernels, _LAUNCHES, lambda gradient, slope_PF, *_: slope_PF.new_empty(slope_PF.shape)),
 )
 ROW_SCORES = register(
     "row_scores(Tensor generated_MRS, Tensor real_RS) -> (Tensor, Tensor)",
     *(kernels, _LAUNCHES, _like_row_scores),
-    backward=_row_scores_backward,
+    backward=lambda gradient_R, arguments, results, _: [
+        (results[1] * gradient_R).transpose(1, 2).to(arguments[0].dtype)
+    ],
 )

@@ -26,8 +26,6 @@ def gradient_penalty(
     starts_E: Tensor,
     particles_P: Tensor,
     present_E: Tensor,
-    one_sided: bool,
-    plain_norm: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See event_losses_torch: the sum over an event's particles is that of `pool`."""
     num_particles, columns = slope_PF.shape
@@ -37,7 +35,7 @@ def gradient_penalty(
         with on_device_of(slope_PF):
             kernels.weighted_squares[(triton.cdiv(num_particles, block["ROWS"]),)](
                 slope_PF.contiguous(), event_P, counts_E, starts_E, square_P1, num_particles, columns,
-                PLAIN=plain_norm, **block,
+                **block,
             )  # fmt: skip
     square_E1 = launch.pool(square_P1, None, event_P, counts_E, starts_E, particles_P, "sum")
     num_events = counts_E.shape[0]
@@ -47,7 +45,7 @@ def gradient_penalty(
         with on_device_of(slope_PF):
             kernels.penalty_sums[(programs,)](
                 square_E1, present_E, parts_T2, num_events,
-                FLOOR=NORM_FLOOR, ONE_SIDED=one_sided, ACC=accumulator(square_E1), ROWS=_VALUES,
+                FLOOR=NORM_FLOOR, ACC=accumulator(square_E1), ROWS=_VALUES,
             )  # fmt: skip
     sums_2 = parts_T2.sum(0)
     return sums_2[0], sums_2[1], square_E1.squeeze(1)
@@ -62,8 +60,6 @@ def gradient_penalty_backward(
     starts_E: Tensor,
     particles_P: Tensor,
     present_E: Tensor,
-    one_sided: bool,
-    plain_norm: bool,
 ) -> Tensor:
     """See event_losses_torch."""
     slope_PF = slope_PF.contiguous()
@@ -73,7 +69,7 @@ def gradient_penalty_backward(
         with on_device_of(slope_PF):
             kernels.penalty_slopes[(triton.cdiv(num_particles, block["ROWS"]),)](
                 gradient, slope_PF, square_E, event_P, counts_E, starts_E, present_E, result_PF, num_particles, columns,
-                FLOOR=NORM_FLOOR, ONE_SIDED=one_sided, PLAIN=plain_norm, **block,
+                FLOOR=NORM_FLOOR, **block,
             )  # fmt: skip
     return result_PF
 

@@ -25,21 +25,16 @@ def gradient_penalty(
     starts_E: Tensor,
     particles_P: Tensor,
     present_E: Tensor,
-    one_sided: bool,
-    plain_norm: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Σ (‖∇D‖ - 1)² and Σ ‖∇D‖ over the events that are present, (); squared norm of each event, (E,).
 
-    The norm is √(|g₁|² + N Σᵢ |gᵢ|²) with 1 the last particle of N and i all others; ``plain_norm``: √(Σ |g|²).
-    ``one_sided``: only norms above 1 count.
+    The norm is √(|g₁|² + N Σᵢ |gᵢ|²) with 1 the last particle of N and i all others.
     """
-    square_P = slope_PF.square().sum(1)
-    if not plain_norm:
-        square_P = square_P * _weight_P(event_P, counts_E, starts_E, particles_P)
+    square_P = slope_PF.square().sum(1) * _weight_P(event_P, counts_E, starts_E, particles_P)
     square_E1 = torch_kernels.pool(square_P.unsqueeze(1), None, event_P, counts_E, starts_E, particles_P, "sum")
     square_E = square_E1.squeeze(1)
     norm_E = (square_E + NORM_FLOOR).sqrt()
-    return (_excess(norm_E, one_sided).square() * present_E).sum(), (norm_E * present_E).sum(), square_E
+    return ((norm_E - 1).square() * present_E).sum(), (norm_E * present_E).sum(), square_E
 
 
 def gradient_penalty_backward(
@@ -51,15 +46,11 @@ def gradient_penalty_backward(
     starts_E: Tensor,
     particles_P: Tensor,
     present_E: Tensor,
-    one_sided: bool,
-    plain_norm: bool,
 ) -> Tensor:
     """Gradient of the slopes by the penalty. () -> (P, F)."""
     norm_E = (square_E + NORM_FLOOR).sqrt()
-    factor_P = (gradient * 2 * _excess(norm_E, one_sided) / norm_E * present_E).index_select(0, event_P)
-    if not plain_norm:
-        factor_P = factor_P * _weight_P(event_P, counts_E, starts_E, particles_P)
-    return slope_PF * factor_P.unsqueeze(1)
+    factor_P = (gradient * 2 * (norm_E - 1) / norm_E * present_E).index_select(0, event_P)
+    return slope_PF * (factor_P * _weight_P(event_P, counts_E, starts_E, particles_P)).unsqueeze(1)
 
 
 def row_scores(generated_MRS: Tensor, real_RS: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,10 +75,6 @@ def _weight_P(event_P: Tensor, counts_E: Tensor, starts_E: Tensor, particles_P: 
     last_E = starts_E + counts_E - 1
     last_P, counts_P = torch.stack([last_E, counts_E]).index_select(1, event_P)
     return torch.where(particles_P == last_P, 1, counts_P)
-
-
-def _excess(norm_E: Tensor, one_sided: bool) -> Tensor:
-    return (norm_E - 1).clamp_min(0) if one_sided else norm_E - 1
 
 
 def _length(apart_S_R: Tensor) -> Tensor:

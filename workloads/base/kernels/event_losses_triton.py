@@ -1,6 +1,6 @@
 """Triton kernels of losses by event, for CUDA. Sums are put together as in layers_triton.py.
 
-D: columns, at most COLUMNS. ONE_SIDED, PLAIN: see event_losses_torch.py.
+D: columns, at most COLUMNS.
 """
 
 import triton
@@ -8,20 +8,17 @@ import triton.language as tl
 
 
 @triton.jit
-def _weights(rows, event, counts, starts, mask, PLAIN: tl.constexpr, ACC: tl.constexpr):
+def _weights(rows, event, counts, starts, mask, ACC: tl.constexpr):
     """Weight of the particles' squares."""
-    weight = tl.where(mask, 1, 0).to(ACC)
-    if not PLAIN:
-        count = tl.load(counts + event, mask=mask, other=1)
-        is_last = rows == tl.load(starts + event, mask=mask, other=0) + count - 1
-        weight = tl.where(is_last, 1, count).to(ACC)
-    return weight
+    count = tl.load(counts + event, mask=mask, other=1)
+    is_last = rows == tl.load(starts + event, mask=mask, other=0) + count - 1
+    return tl.where(is_last, 1, count).to(ACC)
 
 
 @triton.jit(do_not_specialize=["num_particles"])
 def weighted_squares(
     slopes, event_of, counts, starts, squares, num_particles, D,
-    PLAIN: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Weighted square of each particle's slope. Grid: blocks of particles."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -30,29 +27,21 @@ def weighted_squares(
     inside = in_rows[:, None] & (d < D)[None, :]
     slope = tl.load(slopes + row[:, None] * D + d[None, :], mask=inside, other=0).to(ACC)
     event = tl.load(event_of + row, mask=in_rows, other=0)
-    weight = _weights(row, event, counts, starts, in_rows, PLAIN, ACC)
+    weight = _weights(row, event, counts, starts, in_rows, ACC)
     tl.store(squares + row, tl.sum(slope * slope, 1) * weight, mask=in_rows)
-
-
-@triton.jit
-def _norms(squares, FLOOR: tl.constexpr, ONE_SIDED: tl.constexpr):
-    norm = tl.sqrt(squares + FLOOR)
-    excess = norm - 1
-    if ONE_SIDED:
-        excess = tl.where(excess < 0, 0, excess)  # a NaN stays
-    return norm, excess
 
 
 @triton.jit(do_not_specialize=["num_events"])
 def penalty_sums(
     squares, present, part_sums, num_events,
-    FLOOR: tl.constexpr, ONE_SIDED: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
+    FLOOR: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of penalty and norm, 2 a program. Grid: blocks of events."""
     program = tl.program_id(0)
     event = program * ROWS + tl.arange(0, ROWS)
     inside = event < num_events
-    norm, excess = _norms(tl.load(squares + event, mask=inside, other=0).to(ACC), FLOOR, ONE_SIDED)
+    norm = tl.sqrt(tl.load(squares + event, mask=inside, other=0).to(ACC) + FLOOR)
+    excess = norm - 1
     weight = tl.load(present + event, mask=inside, other=0).to(ACC)
     tl.store(part_sums + 2 * program, tl.sum(tl.where(inside, excess * excess * weight, 0), 0))
     tl.store(part_sums + 2 * program + 1, tl.sum(tl.where(inside, norm * weight, 0), 0))
@@ -61,8 +50,7 @@ def penalty_sums(
 @triton.jit(do_not_specialize=["num_particles"])
 def penalty_slopes(
     gradient, slopes, squares, event_of, counts, starts, present, results, num_particles, D,
-    FLOOR: tl.constexpr, ONE_SIDED: tl.constexpr, PLAIN: tl.constexpr,
-    ACC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    FLOOR: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Gradient of each particle's slope. Grid: blocks of particles."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -70,9 +58,9 @@ def penalty_slopes(
     in_rows = row < num_particles
     inside = in_rows[:, None] & (d < D)[None, :]
     event = tl.load(event_of + row, mask=in_rows, other=0)
-    norm, excess = _norms(tl.load(squares + event, mask=in_rows, other=1).to(ACC), FLOOR, ONE_SIDED)
-    factor = tl.load(gradient).to(ACC) * 2 * excess / norm * tl.load(present + event, mask=in_rows, other=0).to(ACC)
-    factor *= _weights(row, event, counts, starts, in_rows, PLAIN, ACC)
+    norm = tl.sqrt(tl.load(squares + event, mask=in_rows, other=1).to(ACC) + FLOOR)
+    factor = tl.load(gradient).to(ACC) * 2 * (norm - 1) / norm * tl.load(present + event, mask=in_rows, other=0).to(ACC)
+    factor *= _weights(row, event, counts, starts, in_rows, ACC)
     place = row[:, None] * D + d[None, :]
     slope = tl.load(slopes + place, mask=inside, other=0).to(ACC)
     tl.store(results + place, slope * factor[:, None], mask=inside)

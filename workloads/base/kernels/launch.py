@@ -6,6 +6,7 @@ Imports Triton. Shape suffixes: E events, P particles, D width.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import triton
@@ -20,24 +21,14 @@ _BLOCK = 2048
 _NO_MAXIMUM, _FIND, _AT_GIVEN = 0, 1, 2
 
 
-def pool(
-    values_PD: Tensor,
-    argmax_ED: Tensor | None,
-    event_P: Tensor,
-    counts_E: Tensor,
-    starts_E: Tensor,
-    particles_P: Tensor,
-    pools: str,
-) -> Tensor:
+def pool(values_PD: Tensor, argmax_ED: Tensor | None, *segments: Any) -> Tensor:
     """See torch_kernels."""
-    return _pooled(values_PD, argmax_ED, event_P, counts_E, starts_E, pools, find=False)[0]
+    return _pooled(values_PD, argmax_ED, *segments, find=False)[0]
 
 
-def pool_finding_largest(
-    values_PD: Tensor, event_P: Tensor, counts_E: Tensor, starts_E: Tensor, particles_P: Tensor, pools: str
-) -> tuple[Tensor, Tensor]:
+def pool_finding_largest(values_PD: Tensor, *segments: Any) -> tuple[Tensor, Tensor]:
     """See torch_kernels. All kinds of pools in one pass over the values."""
-    pooled_ED, argmax_ED = _pooled(values_PD, None, event_P, counts_E, starts_E, pools, find=True)
+    pooled_ED, argmax_ED = _pooled(values_PD, None, *segments, find=True)
     assert argmax_ED is not None
     return pooled_ED, argmax_ED
 
@@ -74,6 +65,7 @@ def _pooled(
     event_P: Tensor,
     counts_E: Tensor,
     starts_E: Tensor,
+    particles_P: Tensor,
     pools: str,
     *,
     find: bool,

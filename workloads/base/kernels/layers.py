@@ -14,7 +14,6 @@ from torch import Tensor
 from workloads.base.kernels import layers_torch as kernels
 from workloads.base.kernels.registration import register
 
-NAMES = ("activate", "pull", "pull_with_sums", "pull_backward")
 _LAUNCHES = "workloads.base.kernels.layers_launch"
 _LAYER = "Tensor output_RD, Tensor? linear_RD, Tensor? mean_R1, Tensor? inverse_R1, Tensor? scale_D"
 

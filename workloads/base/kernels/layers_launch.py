@@ -48,35 +48,19 @@ def activate(
     return output_RD, mean_R1, inverse_R1
 
 
-def pull(
-    gradient_RD: Tensor,
-    output_RD: Tensor,
-    linear_RD: Tensor | None,
-    mean_R1: Tensor | None,
-    inverse_R1: Tensor | None,
-    scale_D: Tensor | None,
-    leak: float,
-) -> Tensor:
+def pull(gradient_RD: Tensor, *layer: Any) -> Tensor:
     """See layers_torch."""
     if gradient_RD.shape[1] > MOST_COLUMNS:
-        return layers_torch.pull(gradient_RD, output_RD, linear_RD, mean_R1, inverse_R1, scale_D, leak)
-    return _pulled(gradient_RD, output_RD, linear_RD, mean_R1, inverse_R1, scale_D, leak, sums=False)[0]
+        return layers_torch.pull(gradient_RD, *layer)
+    return _pulled(gradient_RD, *layer, sums=False)[0]
 
 
-def pull_with_sums(
-    gradient_RD: Tensor,
-    output_RD: Tensor,
-    linear_RD: Tensor | None,
-    mean_R1: Tensor | None,
-    inverse_R1: Tensor | None,
-    scale_D: Tensor | None,
-    leak: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def pull_with_sums(gradient_RD: Tensor, *layer: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See layers_torch."""
     if gradient_RD.shape[1] > MOST_COLUMNS:
-        return layers_torch.pull_with_sums(gradient_RD, output_RD, linear_RD, mean_R1, inverse_R1, scale_D, leak)
-    pulled_RD, sums_KD = _pulled(gradient_RD, output_RD, linear_RD, mean_R1, inverse_R1, scale_D, leak, sums=True)
-    if scale_D is None:
+        return layers_torch.pull_with_sums(gradient_RD, *layer)
+    pulled_RD, sums_KD = _pulled(gradient_RD, *layer, sums=True)
+    if len(sums_KD) == 1:  # without a scale
         return pulled_RD, sums_KD[0], sums_KD.new_empty(0), sums_KD.new_empty(0)
     return pulled_RD, sums_KD[0], sums_KD[1], sums_KD[2]
 

@@ -25,10 +25,10 @@ from workloads.base.compiler import missing_for_triton
 LOG = logging.getLogger(__name__)
 
 LIBRARY = torch.library.Library("icestream", "DEF")
-LIKE: dict[str, Callable[..., Any]] = {}
-"""Function that allocates the results, by the operator's name."""
 ON_CPU: dict[str, Callable[..., Any]] = {}
-"""Implementation in torch's own operations, likewise."""
+"""Implementation in torch's own operations, by the operator's name."""
+LIKE: dict[str, Callable[..., Any]] = {}
+"""Function that allocates the results, likewise. benchmarks/bench_operators.py measures with it."""
 
 _BelowAutograd = torch._C._AutoDispatchBelowAutograd
 

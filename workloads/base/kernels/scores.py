@@ -18,7 +18,6 @@ from workloads.base.kernels import scores_torch as kernels
 from workloads.base.kernels.layers_torch import statistics_of
 from workloads.base.kernels.registration import register
 
-NAMES = ("score", "score_backward", "score_slope", "score_slope_backward", "bounded_loss", "bounded_loss_backward")
 _LAUNCHES = "workloads.base.kernels.scores_launch"
 _ROWS = "Tensor rows_RD, Tensor projected_RD, Tensor weight_1D"
 
@@ -38,33 +37,13 @@ def _like_score_backward(
     return *same, statistics_of(rows_RD).new_empty(1)
 
 
-def _score_backward(
-    gradient_R: Tensor, arguments: Sequence[Any], results: Sequence[Tensor], needed: Sequence[bool]
-) -> Sequence[Tensor | None]:
-    found: Sequence[Tensor] = SCORE_BACKWARD(gradient_R, *arguments[:3])
-    return found
-
-
-def _score_slope_backward(
-    gradient_RD: Tensor, arguments: Sequence[Any], results: Sequence[Tensor], needed: Sequence[bool]
-) -> Sequence[Tensor | None]:
-    found: Sequence[Tensor] = SCORE_SLOPE_BACKWARD(gradient_RD, *arguments)
-    return found
-
-
-def _bounded_loss_backward(
-    gradient: Tensor, arguments: Sequence[Any], results: Sequence[Tensor], needed: Sequence[bool]
-) -> Sequence[Tensor | None]:
-    return [BOUNDED_LOSS_BACKWARD(gradient, *arguments)]
-
-
 SCORE = register(
     f"score({_ROWS}, Tensor bias_1) -> Tensor",
     *(kernels, _LAUNCHES, _like_score),
     plain=kernels.score,
-    backward=_score_backward,
+    backward=lambda gradient_R, arguments, *_: SCORE_BACKWARD(gradient_R, *arguments[:3]),
 )
-SCORE_BACKWARD = register(
+SCORE_BACKWARD: Any = register(
     f"score_backward(Tensor gradient_R, {_ROWS}) -> (Tensor, Tensor, Tensor, Tensor)",
     *(kernels, _LAUNCHES, _like_score_backward),
 )
@@ -72,9 +51,9 @@ SCORE_SLOPE = register(
     f"score_slope({_ROWS}, Tensor bias_1, float limit) -> Tensor",
     *(kernels, _LAUNCHES, _like_score_slope),
     plain=kernels.score_slope,
-    backward=_score_slope_backward,
+    backward=lambda gradient_RD, arguments, *_: SCORE_SLOPE_BACKWARD(gradient_RD, *arguments),
 )
-SCORE_SLOPE_BACKWARD = register(
+SCORE_SLOPE_BACKWARD: Any = register(
     f"score_slope_backward(Tensor gradient_RD, {_ROWS}, Tensor bias_1, float limit)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     *(kernels, _LAUNCHES, _like_score_backward),
@@ -83,9 +62,9 @@ BOUNDED_LOSS = register(
     "bounded_loss(Tensor scores_N, Tensor signs_N, float limit) -> (Tensor, Tensor)",
     *(kernels, _LAUNCHES, lambda scores_N, *_: (scores_N.new_empty(()), scores_N.new_empty(2))),
     plain=kernels.bounded_loss,
-    backward=_bounded_loss_backward,
+    backward=lambda gradient, arguments, *_: [BOUNDED_LOSS_BACKWARD(gradient, *arguments)],
 )
-BOUNDED_LOSS_BACKWARD = register(
+BOUNDED_LOSS_BACKWARD: Any = register(
     "bounded_loss_backward(Tensor gradient, Tensor scores_N, Tensor signs_N, float limit) -> Tensor",
     *(kernels, _LAUNCHES, lambda gradient, scores_N, *_: scores_N.new_empty(scores_N.shape)),
 )

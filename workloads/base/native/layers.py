@@ -131,10 +131,9 @@ class _Dense(torch.autograd.Function):
         normal_RD, inverse_R = input_RA.new_empty(0), input_RA.new_empty(0)
         if scale_D is not None:
             normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
-        library.dense_forward(
-            *(address(input_RA), rows, inputs, address(weight_DA), outputs, address(bias_D)),
-            *(address(scale_D), address(shift_D), epsilon, leak, address(normal_RD), address(inverse_R)),
-            address(output_RD),
+        _call(
+            *(library.dense_forward, input_RA, rows, inputs, weight_DA, outputs, bias_D, scale_D, shift_D),
+            *(epsilon, leak, normal_RD, inverse_R, output_RD),
         )
         count_products((rows, inputs, outputs))
         ctx.save_for_backward(input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R)
@@ -156,10 +155,9 @@ class _Dense(torch.autograd.Function):
             to_weight = torch.empty_like(weight_DA)
             if scale_D is not None:
                 to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
-        ctx.library.dense_backward(
-            *(address(of_output), address(of_rows), address(input_RA), address(normal_RD), address(inverse_R)),
-            *(address(output_RD), rows, inputs, address(weight_DA), outputs, address(scale_D), ctx.leak),
-            *(address(to_input), address(to_weight), address(to_bias), address(to_scale), address(to_shift)),
+        _call(
+            *(ctx.library.dense_backward, of_output, of_rows, input_RA, normal_RD, inverse_R, output_RD, rows, inputs),
+            *(weight_DA, outputs, scale_D, ctx.leak, to_input, to_weight, to_bias, to_scale, to_shift),
         )
         count_products(*((rows, inputs, outputs) for one in (to_input, to_weight) if one is not None))
         return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None
@@ -181,9 +179,9 @@ class _Pullback(torch.autograd.Function):
         slope_RD, weight_DA = slope_RD.contiguous(), weight_DA.contiguous()
         (rows, outputs), inputs = slope_RD.shape, weight_DA.shape[1]
         pulled_RD, result_RA = torch.empty_like(slope_RD), slope_RD.new_empty(rows, inputs)
-        library.pullback_forward(
-            *(address(slope_RD), address(normal_RD), address(inverse_R), address(output_RD), rows, inputs),
-            *(address(weight_DA), outputs, address(scale_D), leak, address(pulled_RD), address(result_RA)),
+        _call(
+            *(library.pullback_forward, slope_RD, normal_RD, inverse_R, output_RD, rows, inputs),
+            *(weight_DA, outputs, scale_D, leak, pulled_RD, result_RA),
         )
         count_products((rows, outputs, inputs))
         ctx.save_for_backward(slope_RD, normal_RD, weight_DA, scale_D, output_RD, inverse_R, pulled_RD)
@@ -198,19 +196,17 @@ class _Pullback(torch.autograd.Function):
         (rows, inputs), outputs = of_result.shape, weight_DA.shape[0]
         to_slope, to_rows = torch.empty_like(slope_RD), torch.empty_like(slope_RD)
         to_weight, to_scale = torch.empty_like(weight_DA), torch.zeros_like(scale_D)
-        ctx.library.pullback_backward(
-            *(address(of_result), address(slope_RD), address(normal_RD), address(inverse_R)),
-            *(address(output_RD), address(pulled_RD), rows, inputs, address(weight_DA), outputs),
-            *(address(scale_D), ctx.leak, address(to_slope), address(to_rows), address(to_weight)),
-            address(to_scale),
+        _call(
+            *(ctx.library.pullback_backward, of_result, slope_RD, normal_RD, inverse_R, output_RD, pulled_RD),
+            *(rows, inputs, weight_DA, outputs, scale_D, ctx.leak, to_slope, to_rows, to_weight, to_scale),
         )
         count_products(*2 * [(rows, inputs, outputs)])
         return to_slope, to_rows, to_weight, to_scale, None, None, None, None
 
 
-def address(tensor: Tensor | None) -> int | None:
-    """Address of a tensor's values, None for none."""
-    return None if tensor is None else tensor.data_ptr()
+def _call(function: Callable[..., Any], *arguments: Tensor | float | None) -> None:
+    """Call a function of the library with the addresses of the tensors' values."""
+    function(*(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments))
 
 
 def chain(
@@ -282,10 +278,9 @@ class _Chain(torch.autograd.Function):
         (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
         hidden2_PD = input_PA.new_empty(rows, width) if is_trained else None
         features_PF = input_PA.new_empty(rows, features)
-        library.chain_forward(
-            *(address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED), address(event_P)),
-            *(address(weight2_DD), address(bias2_D), address(weight3_FD), address(bias3_F), features, leak),
-            *(address(hidden2_PD), address(features_PF)),
+        _call(
+            *(library.chain_forward, input_PA, rows, inputs, weight1_DA, width, context_ED, event_P),
+            *(weight2_DD, bias2_D, weight3_FD, bias3_F, features, leak, hidden2_PD, features_PF),
         )
         count_products((rows, inputs, width), (rows, width, width), (rows, width, features))
         ctx.save_for_backward(input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD)
@@ -304,17 +299,10 @@ class _Chain(torch.autograd.Function):
         to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
         to_bias2, to_weight3 = input_PA.new_zeros(width), torch.zeros_like(weight3_FD)
         to_bias3 = input_PA.new_zeros(features)
-        ctx.library.chain_backward(
-            *(address(of_features), address(input_PA), address(hidden2_PD), rows, inputs, width, address(weight1_DA)),
-            *(address(context_ED), address(event_P), address(weight2_DD), address(weight3_FD), features, ctx.leak),
-            *(
-                address(to_weight1),
-                address(to_context),
-                address(to_weight2),
-                address(to_bias2),
-                address(to_weight3),
-                address(to_bias3),
-            ),
+        _call(
+            *(ctx.library.chain_backward, of_features, input_PA, hidden2_PD, rows, inputs, width, weight1_DA),
+            *(context_ED, event_P, weight2_DD, weight3_FD, features, ctx.leak),
+            *(to_weight1, to_context, to_weight2, to_bias2, to_weight3, to_bias3),
         )
         # Not what is computed again: the first layer.
         count_products((rows, inputs, width), *2 * [(rows, width, width)], *2 * [(rows, width, features)])
@@ -344,11 +332,10 @@ class _Pooled(torch.autograd.Function):
         normal2_PD, inverse2_P = input_PA.new_empty(rows, width), input_PA.new_empty(rows)
         pooled_ED = input_PA.new_zeros(events, 2 * width)
         largest_ED = torch.zeros(events, width, dtype=torch.int32)
-        library.pooled_forward(
-            *(address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED), address(event_P)),
-            *(address(counts_E), address(scale1_D), address(shift1_D), epsilon1, address(weight2_DD)),
-            *(address(bias2_D), address(scale2_D), address(shift2_D), epsilon2, leak, address(normal2_PD)),
-            *(address(inverse2_P), address(pooled_ED), address(largest_ED)),
+        _call(
+            *(library.pooled_forward, input_PA, rows, inputs, weight1_DA, width, context_ED, event_P, counts_E),
+            *(scale1_D, shift1_D, epsilon1, weight2_DD, bias2_D, scale2_D, shift2_D, epsilon2, leak),
+            *(normal2_PD, inverse2_P, pooled_ED, largest_ED),
         )
         count_products((rows, inputs, width), (rows, width, width))
         ctx.save_for_backward(
@@ -376,11 +363,9 @@ class _Pooled(torch.autograd.Function):
             to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
             to_context = torch.zeros_like(context_ED)
             to_scale1, to_shift1, to_bias2, to_scale2, to_shift2 = input_PA.new_zeros(5, width).unbind(0)
-        ctx.library.pooled_backward(
-            *map(address, (of_pooled, of_rows1, of_rows2)),
-            *_layers(ctx.saved_tensors, *ctx.constants),
-            *map(address, (to_input, to_weight1, to_context, to_scale1, to_shift1, to_weight2, to_bias2)),
-            *map(address, (to_scale2, to_shift2)),
+        _call(
+            *(ctx.library.pooled_backward, of_pooled, of_rows1, of_rows2, *_layers(ctx.saved_tensors, *ctx.constants)),
+            *(to_input, to_weight1, to_context, to_scale1, to_shift1, to_weight2, to_bias2, to_scale2, to_shift2),
         )
         num_gradients = (to_input is not None) + (to_weight1 is not None)
         to_hidden = (rows, width, width)
@@ -406,9 +391,7 @@ class _Slope(torch.autograd.Function):
         of_pooled_ED, input_PA, width = of_pooled_ED.contiguous(), layers[0], rows_2PD.shape[2]
         middle_PD, slope_PA = input_PA.new_empty(len(input_PA), width), torch.empty_like(input_PA)
         ctx.constants, ctx.library = (numbers[0], numbers[2]), library
-        library.slope_forward(
-            address(of_pooled_ED), *_layers(layers, *ctx.constants), address(middle_PD), address(slope_PA)
-        )
+        _call(library.slope_forward, of_pooled_ED, *_layers(layers, *ctx.constants), middle_PD, slope_PA)
         count_products((len(input_PA), width, width), (*input_PA.shape, width))
         ctx.save_for_backward(of_pooled_ED, middle_PD, *layers)
         return slope_PA
@@ -422,9 +405,9 @@ class _Slope(torch.autograd.Function):
         to_pooled, to_rows = torch.zeros_like(of_pooled_ED), middle_PD.new_empty(2, rows, width)
         to_weight1, to_weight2 = torch.empty_like(layers[4]), torch.empty_like(layers[7])
         to_scale1, to_scale2 = middle_PD.new_zeros(2, width).unbind(0)
-        ctx.library.slope_backward(
-            *(address(of_slope), address(of_pooled_ED), *_layers(layers, *ctx.constants), address(middle_PD)),
-            *map(address, (to_pooled, *to_rows, to_weight1, to_scale1, to_weight2, to_scale2)),
+        _call(
+            *(ctx.library.slope_backward, of_slope, of_pooled_ED, *_layers(layers, *ctx.constants), middle_PD),
+            *(to_pooled, *to_rows, to_weight1, to_scale1, to_weight2, to_scale2),
         )
         count_products(*2 * [(rows, width, width)], *2 * [(*of_slope.shape, width)])
         return (
@@ -433,11 +416,10 @@ class _Slope(torch.autograd.Function):
         )
 
 
-def _layers(tensors: Sequence[Tensor], epsilon1: float, leak: float) -> tuple[int | float | None, ...]:
+def _layers(tensors: Sequence[Tensor], epsilon1: float, leak: float) -> tuple[Tensor | float, ...]:
     """Arguments for the layers of `_Pooled` and their results, as the library takes them."""
     input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, *kept = tensors
     return (
-        *(address(input_PA), *input_PA.shape, address(weight1_DA), len(weight1_DA)),
-        *map(address, (context_ED, event_P, counts_E, scale1_D, shift1_D)),
-        *(epsilon1, address(weight2_DD), *map(address, kept[:2]), leak, *map(address, kept[2:])),
+        *(input_PA, *input_PA.shape, weight1_DA, len(weight1_DA), context_ED, event_P, counts_E),
+        *(scale1_D, shift1_D, epsilon1, weight2_DD, *kept[:2], leak, *kept[2:]),
     )

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import click
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -40,6 +41,8 @@ from workloads.base.report.page import (
     default_output,
     page,
     store,
+    tell,
+    typed_options,
 )
 
 # Okabe and Ito's colours: distinguishable with any kind of colour vision, and in grey by their line styles.
@@ -187,6 +190,7 @@ class Measured:
 class Evaluation(Generic[Options, Model]):
     """The part of an evaluation that is a workload's own."""
 
+    options: type[Options]
     words: ReportWords
     definitions: Mapping[str, Definition]
     load: Callable[[Options, torch.device], Sequence[Model]]
@@ -225,9 +229,15 @@ class Evaluation(Generic[Options, Model]):
             store(folder, outcome, page(outcome, self.words))
         return outcome, folder
 
-    def report(self, front: Front, wanted: Options, say: Say) -> EvaluationReport:
-        """Return the report as Python gets it."""
-        return EvaluationReport(self.run(front, wanted, say)[0], self.words)
+    def report(self, front: Front, say: Say, **options: Any) -> EvaluationReport:
+        """Return the report of an evaluation with these options; see Workload.functions."""
+        return EvaluationReport(self.run(front, self.options.given(**options), say)[0], self.words)
+
+    def command(self, front: Front, inputs: tuple[str, ...], token_file: Path | None, options: dict[str, Any]) -> None:
+        """Evaluate with the options of a command, and print the report; see tell."""
+        wanted = self.options(**typed_options(inputs, token_file, options))
+        outcome, folder = self.run(front, wanted, say=lambda text: click.echo(text, err=True))
+        tell(outcome, folder, self.words)
 
 
 def provenance(run: TrainedRun, **more: object) -> dict[str, Any]:

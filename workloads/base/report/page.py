@@ -229,14 +229,15 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+_NUMBERS_OF_A_METRIC = ("value", "error", "floor", "floor_error", "floor_spread")
+
+
 def _metrics(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
     return {
         name: {
-            "value": _finite(metric.value),
-            "error": _finite(metric.error),
-            "floor": _finite(metric.floor),
-            "floor_error": _finite(metric.floor_error),
-            "floor_spread": _finite(metric.floor_spread),
+            **{
+                key: _finite(getattr(metric, key)) for key in ("value", "error", "floor", "floor_error", "floor_spread")
+            },
             "ratio": _finite(ratio(metric)),
             "unit": metric.unit,
             "better": metric.better,

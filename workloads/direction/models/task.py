@@ -6,7 +6,7 @@ Shape suffixes: E events, S sensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from workloads.base.checkpoint import TrainedRun, load_run
 from workloads.base.context import StepContext
 from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
 from workloads.base.step import BaseTask
-from workloads.base.training import Evaluation, Histogram, Training
+from workloads.base.training import Evaluation, Histogram, ModelTraining
 from workloads.direction.columns import CASCADE, DIRECTION, TRACK
 from workloads.direction.models.config import CONFIGS, DirectionConfig
 from workloads.direction.models.network import (
@@ -129,7 +129,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
     def predictor(self) -> Predictor:
         """Predictor with the present weights."""
         position_S3, precision = self.detector.position_S3, self.context.precision
-        return Predictor(self.averaged.used, position_S3, precision, self.config.chunk_particles)
+        return Predictor(self.averaged.average, position_S3, precision, self.config.chunk_particles)
 
     # ---- The step.
 
@@ -140,10 +140,6 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
         uniform_2E = torch.rand(2, microbatch.num_events, device=self.device, generator=random)
         turn_E2 = torch.stack([2 * math.pi * uniform_2E[0], torch.where(uniform_2E[1] < 0.5, -1.0, 1.0)], 1)
         return replace(microbatch, event_columns=microbatch.event_columns | {_TURN: turn_E2})
-
-    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Microbatch:
-        """Chunk itself, which has its turns."""
-        return chunk
 
     def train(self, batch: Batch, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         """Update of the network: natural events train everything, enriched ones the auxiliary predictions."""
@@ -288,30 +284,16 @@ def _histogram(values_E: Float64, edges: Float64) -> Histogram:
     return Histogram(edges, np.histogram(inside_E, edges)[0].astype(np.int64))
 
 
-class DirectionTraining:
-    """See Training; the same for all models but for their name and settings."""
-
-    headline = "angle_deg"
-    shown = ("angle_deg", "vmf_loss", "auxiliary_loss", "mean_direction")
-    alarms: Mapping[str, float] = MappingProxyType({"mean_direction": 0.3})
-    """By then most events have one direction."""
-
-    def __init__(self, model: str, meaning_of_weights: tuple[str, ...] = ()) -> None:
-        self._model = model
-        self.meaning_of_weights = meaning_of_weights
-
-    def task(self, config: DirectionConfig, context: StepContext) -> DirectionTask:
-        """Task with network, optimiser and training step."""
-        return DirectionTask(self._model, config, context)
-
-    def evaluator(self, task: DirectionTask, seed: int) -> DirectionPanel:
-        """The direction panel; it draws no random numbers."""
-        return DirectionPanel(task)
-
-    def warnings(self, config: DirectionConfig) -> Sequence[str]:
-        """Empty: no setting is known to train badly."""
-        return ()
+def _training(model: str, meaning_of_weights: tuple[str, ...] = ()) -> ModelTraining:
+    return ModelTraining(
+        "angle_deg",
+        ("angle_deg", "vmf_loss", "auxiliary_loss", "mean_direction"),
+        MappingProxyType({"mean_direction": 0.3}),  # by then most events have one direction
+        partial(DirectionTask, model),
+        lambda task, seed: DirectionPanel(task),  # it draws no random numbers
+        meaning_of_weights,
+    )
 
 
-SETS: Training = DirectionTraining("sets")
-TRANSFORMER: Training = DirectionTraining("transformer", meaning_of_weights=("network.heads",))
+SETS = _training("sets")
+TRANSFORMER = _training("transformer", meaning_of_weights=("network.heads",))

@@ -14,7 +14,6 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,29 +120,17 @@ LIMITS = (
 )
 
 
-@dataclass(frozen=True)
-class Exported:
-    """Exported file."""
-
-    name: str
-    difference: float
-    """Largest relative difference to the trained modules."""
-    sha256: str
-    size_bytes: int
-
-
 def as_json(
     trained: Trained,
     functions: ModelFunctions,
-    files: Sequence[Exported],
+    files: Mapping[str, Mapping[str, Any]],
     report: Mapping[str, Any] | None,
-    configuration: Mapping[str, Any],
-    versions: Mapping[str, str],
     licence: str,
 ) -> dict[str, Any]:
-    """Contents of the card. ``configuration`` must be without secrets."""
+    """Contents of the card, without secrets as a checkpoint's configuration is."""
     generator, counts = functions
     run, evaluation = trained.run, None
+    configuration = json.loads(run.config_json)
     if report is not None:
         evaluation = {key: value for key, value in report.items() if key not in ("metrics", "beside")}
     inputs = {one.name: one.text for one in generator.inputs}
@@ -171,12 +158,9 @@ def as_json(
         "evaluation": evaluation,
         "limits": LIMITS,
         "licence": licence or NO_LICENCE,
-        "files": {
-            file.name: {"sha256": file.sha256, "bytes": file.size_bytes, "difference_to_trained": file.difference}
-            for file in files
-        },
-        "versions": dict(versions),
-        "configuration": dict(configuration),
+        "files": files,
+        "versions": versions(("icestream", "torch", "numpy"), optional=_ONNX_PACKAGES),
+        "configuration": configuration,
     }
 
 
@@ -525,19 +509,24 @@ def functions_of(trained: Trained) -> ModelFunctions:
     return generator, CountsFunction(sampler.standardise, sampler.count_head)
 
 
-def export_functions(functions: ModelFunctions, folder: Path, wanted: Sequence[Format]) -> list[Exported]:
-    """Write and check each function in each format. Raises BadInputError if one disagrees with the trained modules."""
+def export_functions(
+    functions: ModelFunctions, folder: Path, wanted: Sequence[Format]
+) -> dict[str, dict[str, int | float | str]]:
+    """Write and check each function in each format. -> name -> about the file, as in the card.
+
+    Raises BadInputError if one disagrees with the trained modules.
+    """
     generator, counts = functions
     example = generator_inputs(generator, 5, 11)
     rows = tuple(one.rows for one in generator.inputs)
-    written = []
+    written = {}
     for suffix in wanted:
         path = folder / f"generator.{suffix}"
         write_program(generator, example, rows, generator.names, GENERATOR_OUTPUTS, path)
-        written.append(_checked(path, generator_difference(load_program(path, generator.names), generator)))
+        written[path.name] = _checked(path, generator_difference(load_program(path, generator.names), generator))
         path = folder / f"counts.{suffix}"
         write_program(counts, example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
-        written.append(_checked(path, counts_difference(load_program(path, COUNTS_INPUTS), counts)))
+        written[path.name] = _checked(path, counts_difference(load_program(path, COUNTS_INPUTS), counts))
     return written
 
 
@@ -568,18 +557,18 @@ def new_folder(out: Path, *, force: bool) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _checked(path: Path, difference: float) -> Exported:
+def _checked(path: Path, difference: float) -> dict[str, int | float | str]:
     if not difference <= LARGEST_DIFFERENCE:
         raise BadInputError(
             f"{path.name} differs from the trained model by {difference:.2g} (relative; up to "
             f"{LARGEST_DIFFERENCE:g} is rounding): nothing was written; try another version of torch or "
             "onnxruntime"
         )
-    return Exported(path.name, difference, hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size)
+    contents = path.read_bytes()
+    digest = hashlib.sha256(contents).hexdigest()
+    return {"sha256": digest, "bytes": len(contents), "difference_to_trained": difference}
 
 
-_PACKAGES = ("icestream", "torch", "numpy")
-_OPTIONAL = ("onnx", "onnxscript", "onnxruntime")
 _OF_THE_FIRST = ("muons_generated", "notes", "thresholds_missed", "pictures", "beside")
 """Keys of a report that are about its first run alone."""
 
@@ -595,16 +584,13 @@ def run_export(
     report = read_report(place, trained.run, must_exist=report_path is not None)
     with new_folder(out, force=force) as part:
         files = export_functions(functions, part, [name for name in FORMATS if name in wanted])
-        configuration = json.loads(trained.run.config_json)
-        card = as_json(
-            trained, functions, files, report, configuration, versions(_PACKAGES, optional=_OPTIONAL), licence
-        )
+        card = as_json(trained, functions, files, report, licence)
         (part / CARD_JSON).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         (part / CARD).write_text(as_markdown(card, functions[0].inputs), encoding="utf-8")
-    for file in files:
+    for name, file in files.items():
         yield (
-            f"{out / file.name}: {file.size_bytes:,} bytes, differs from the trained model by at most "
-            f"{file.difference:.1e} (relative)"
+            f"{out / name}: {file['bytes']:,} bytes, differs from the trained model by at most "
+            f"{file['difference_to_trained']:.1e} (relative)"
         )
     yield (f"{out / CARD}: {_told_metrics(card)}")
 

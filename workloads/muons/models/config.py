@@ -91,7 +91,7 @@ class WganConfig(StepSettings):
     of 8,192 events takes a seventh of the time."""
 
     def warnings(self) -> list[str]:
-        """Warnings, one line for each setting that is allowed but was measured, or is known, to train badly."""
+        """See StepSettings."""
         lines = []
         if self.penalty_weight == 0:
             lines.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
@@ -150,7 +150,7 @@ class LikelihoodConfig(StepSettings):
     own. The count head, the input N and the event's weight keep the whole number. 0: all."""
 
     def warnings(self) -> list[str]:
-        """Warnings, one line for each setting that is allowed but was measured, or is known, to train badly."""
+        """See StepSettings."""
         if self.schedule_steps == 0 and self.likelihood_lr > 2e-3:
             return [
                 f"schedule_steps = 0 keeps likelihood_lr = {self.likelihood_lr:g} to the end, which is far too fast"

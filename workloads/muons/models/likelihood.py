@@ -23,12 +23,12 @@ from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose, stream_seed
 from workloads.base.segments import Segments, sort_within_events
 from workloads.base.step import BaseTask
-from workloads.base.training import Evaluation, Training
+from workloads.base.training import Evaluation, ModelTraining
 from workloads.muons.models.config import MAX_COUNT, LikelihoodConfig
 from workloads.muons.models.count_head import AVERAGE_DECAY as COUNT_AVERAGE_DECAY
 from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.likelihood_densities import LikelihoodSampler, MuonDensities, known
-from workloads.muons.models.panel import SCORE, Bundles, MuonPanel, MuonTraining
+from workloads.muons.models.panel import SCORE, Bundles, MuonPanel
 from workloads.muons.models.standardise import Standardise, fit_standardise
 from workloads.muons.purposes import MuonPurpose
 
@@ -181,11 +181,11 @@ class LikelihoodNetworks:
 
     def held_out(self, source: Microbatch) -> HeldOut:
         """Negative log likelihood of the weights for generation, of events that are not thinned."""
-        counts = self.count_loss(source, self.averaged_count_head.used)
+        counts = self.count_loss(source, self.averaged_count_head.average)
         if source.num_particles == 0:
             return HeldOut(counts, torch.zeros_like(counts))
         events = self.present(source)
-        bound = self.averaged.used.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
+        bound = self.averaged.average.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
         scale_P = self.standardise.log_scale(source.particle_columns["muons"])
         return HeldOut(counts, (bound.muons_E + bound.shared_E).sum() - scale_P.sum())
 
@@ -246,10 +246,6 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
         """Thinned microbatch with the noise of z."""
         return self.networks.with_noise(thinned(microbatch, self.config.max_muons, random), random)
-
-    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Microbatch:
-        """Chunk itself, which has its noise."""
-        return chunk
 
     def train(self, batch: Batch, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         """Update densities and count head, in this order."""
@@ -320,7 +316,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
     def sampler(self) -> LikelihoodSampler:
         """Sampler with the present weights. Raises RuntimeError before the first batch with muons."""
         networks = self.networks
-        head, muons = networks.averaged_count_head.used, networks.averaged.used
+        head, muons = networks.averaged_count_head.average, networks.averaged.average
         return LikelihoodSampler(self.config, networks.standardise, head, muons)
 
 
@@ -335,7 +331,7 @@ class LikelihoodPanel(MuonPanel):
         return replace(found, scalars={**found.scalars, SCORE: found.scalars["train/held_out_nll"]})
 
 
-TRAINING: Training = MuonTraining(
+TRAINING = ModelTraining(
     "muon_nll",
     ("muon_nll", "kl", "m_loss"),
     MappingProxyType({"below_cut": 0.0}),

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,8 @@ from torch import Tensor
 
 from workloads.base.batch import Batch
 from workloads.base.random_streams import stream_seed
-from workloads.base.training import Alarm, Evaluation, Histogram
+from workloads.base.training import Evaluation, Histogram
 from workloads.muons.metrics.bundles import FLOOR_SPLITS, PANEL_SPLITS, BundleArrays, halves
-from workloads.muons.models.config import LikelihoodConfig, WganConfig
 from workloads.muons.purposes import MuonPurpose
 
 logger = logging.getLogger(__name__)
@@ -69,22 +67,6 @@ class MuonTask(Protocol):
 
     def generate(self, primary_E4: Tensor) -> Bundles:
         """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
-
-
-@dataclass(frozen=True)
-class MuonTraining:
-    """See Training."""
-
-    headline: str
-    shown: tuple[str, ...]
-    alarms: Mapping[str, float | Alarm]
-    task: Callable[..., Any]
-    evaluator: Callable[..., MuonPanel]
-    meaning_of_weights: tuple[str, ...] = ()
-
-    def warnings(self, config: WganConfig | LikelihoodConfig) -> Sequence[str]:
-        """Settings that train badly."""
-        return config.warnings()
 
 
 class MuonPanel:

@@ -18,9 +18,9 @@ from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.segments import Segments
 from workloads.base.step import BaseTask
-from workloads.base.training import Alarm, Training
+from workloads.base.training import Alarm, ModelTraining
 from workloads.muons.models.config import MAX_COUNT, MAX_DEVIATION, WganConfig
-from workloads.muons.models.panel import Bundles, MuonPanel, MuonTraining
+from workloads.muons.models.panel import Bundles, MuonPanel
 from workloads.muons.models.standardise import fit_standardise
 from workloads.muons.models.wgan_networks import (
     CPU_CHUNK,
@@ -102,10 +102,6 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def observe(self, batch: Batch) -> bool:
         """Fit the standardisation if that can be done now; True if something was fitted."""
         return fit_standardise(self.networks.standardise, batch, self.context)
-
-    def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        """The microbatch as it is."""
-        return microbatch
 
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> WganEvents:
         """See WganNetworks.events."""
@@ -242,7 +238,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """
         self.networks.standardise.require_fit()
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
-        count_head = self.networks.averaged_count_head.used
+        count_head = self.networks.averaged_count_head.average
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self.zero
         for microbatch in batch.microbatches:
@@ -265,10 +261,10 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         networks = self.networks
         networks.standardise.require_fit()
         conditions_EC = networks.standardise.conditions(primary_E4.to(self.device))
-        drawn_E = networks.averaged_count_head.used.sample(conditions_EC)
+        drawn_E = networks.averaged_count_head.average.sample(conditions_EC)
         counts_E = drawn_E.clamp_max(MAX_COUNT)
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
-        generator = networks.averaged.used
+        generator = networks.averaged.average
         features_PF = generator(conditions_EC, segments, generator.noise(segments))
         bounded_PF = features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
         num_capped = int((drawn_E > MAX_COUNT).sum())
@@ -316,4 +312,4 @@ ALARMS: Mapping[str, Alarm] = MappingProxyType(
 """Limits chosen on seeds 0 to 4 of the defaults and on five bad recipes: docs/how-to/diagnose.md."""
 
 
-TRAINING: Training = MuonTraining("w_gap", ("c_loss", "g_loss", "m_loss", "w_gap"), ALARMS, WganTask, MuonPanel)
+TRAINING = ModelTraining("w_gap", ("c_loss", "g_loss", "m_loss", "w_gap"), ALARMS, WganTask, MuonPanel)

@@ -17,7 +17,7 @@ Z noise, S summary numbers of an event, K sets, M generated events for each real
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base.batch import Microbatch
+from workloads.base.batch import Microbatch, runs_of_events
 from workloads.base.bf16 import Linear, joined, rounded_product
 from workloads.base.buckets import padded
 from workloads.base.compiler import require_compiler
@@ -104,8 +104,8 @@ def gradient_penalty(slope_PF: Tensor, segments: Segments, present_E: Tensor) ->
     the leading one, the last of its event: √(|g₁|² + N Σᵢ |gᵢ|²). A slope then has the same meaning for 2 muons and for
     2000, and the critic may follow the leading muon as steeply as the mean of all others.
     """
-    # The kernel also knows a one-sided penalty and the plain norm √(Σ |g|²): neither was better.
-    penalty, norm, _ = GRADIENT_PENALTY(slope_PF, *tensors_of(segments), present_E, False, False)
+    # A one-sided penalty and the plain norm √(Σ |g|²) were not better.
+    penalty, norm, _ = GRADIENT_PENALTY(slope_PF, *tensors_of(segments), present_E)
     return GradientPenalty(penalty, norm)
 
 
@@ -678,29 +678,19 @@ class WganSampler:
         z_EZ = torch.randn(num_events, self.generator.z_global, device=self.device, generator=random)
         z_PZ = torch.randn(num_particles, self.generator.z_local, device=self.device, generator=random)
 
-        def compute(events: slice) -> Tensor:
-            first, last = int(ends[events.start]), int(ends[events.stop])
+        def compute(run: tuple[int, int]) -> Tensor:
+            events, (first, last) = slice(*run), ends[[*run]].tolist()
             segments = Segments.from_counts(counts_E[events], last - first)
             features_PF: Tensor = self.generator(conditions_EC[events], segments, (z_EZ[events], z_PZ[first:last]))
             return features_PF
 
         if native.used() is None or counts_E.is_cuda:
-            features = [compute(events) for events in _passes(ends, at_once)]
+            features = [compute(run) for run in runs_of_events(ends, at_once)]
         else:
-            features = list(self._pool.map(torch.inference_mode()(compute), _passes(ends, _CPP_PARTICLES)))
+            features = list(self._pool.map(torch.inference_mode()(compute), runs_of_events(ends, _CPP_PARTICLES)))
         return torch.cat(features) if len(features) > 1 else features[0]
 
     @torch.no_grad()
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
         """See MuonGenerator."""
         return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)
-
-
-def _passes(ends: npt.NDArray[np.int64], at_once: int) -> Iterator[slice]:
-    """Consecutive events with at most ``at_once`` particles, or a single larger event. ``ends``: (E + 1,)."""
-    first = 0
-    while first < len(ends) - 1:
-        last = int(np.searchsorted(ends, ends[first] + at_once, side="right")) - 1
-        last = max(last, first + 1)
-        yield slice(first, last)
-        first = last

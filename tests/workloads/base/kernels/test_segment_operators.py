@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -94,5 +95,9 @@ def test_cuda_with_triton_uses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_every_device_has_an_implementation_of_its_own() -> None:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    for name in NAMES:
-        assert all(has(f"icestream::{name}", key) for key in ("CPU", "CUDA", "Autograd"))
+    for family in ("elementwise", "event_losses", "layers", "scores"):
+        import_module(f"workloads.base.kernels.{family}")
+    assert len(registration.ON_CPU) == 22
+    for name in registration.ON_CPU:
+        assert all(has(f"icestream::{name}", key) for key in ("CPU", "CUDA")), name
+    assert all(has(f"icestream::{name}", "Autograd") for name in NAMES)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from triton_runs import COMPILED, INTERPRETED, cases, compile_for_h100, triton_device
+from triton_runs import INTERPRETED, cases, compile_for_h100, compiles_kernels, triton_device
 
 from workloads.base.kernels import launch, torch_kernels
 from workloads.base.segments import Segments, pool, unpool
@@ -163,15 +163,10 @@ def test_by_tritons_interpreter_the_tests_of_all_kernels_pass() -> None:
     assert "skipped" not in done.stdout
 
 
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("dtype", COMPILED)
-def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@compiles_kernels
+def test_the_kernels_compile_for_an_h100(dtype: str) -> None:
     from workloads.base.kernels import triton_kernels as kernels
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    wide = "fp64" if dtype == "fp64" else "fp32"
     rows = {"values", "pooled", "slopes"}
     integers = dict.fromkeys(("given", "argmax", "event_of", "counts", "starts"), "*i64") | {"part_rows": "*i32"}
     blocks = {"EVENTS": 8, "ROWS": 16, "COLUMNS": 128}
@@ -179,4 +174,4 @@ def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch
         pools = {"MAX": mode, "NUM": 2, "MEAN_AT": 0, "SUM_AT": -1 if mode else 1, "MAX_AT": 1 if mode else -1}
         for kernel in (kernels.pool_pieces, kernels.combine, kernels.unpool_rows):
             of_kernel = set() if mode and kernel is kernels.unpool_rows else unused
-            compile_for_h100(kernel, rows, dtype, wide, {**blocks, **pools}, of_kernel, integers)
+            compile_for_h100(kernel, rows, dtype, {**blocks, **pools}, of_kernel, integers)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from layer_cases import EPSILON, LEAK, SIZES, LayerCase
 from torch import Tensor
-from triton_runs import COMPILED, INTERPRETED, cases, compile_for_h100, triton_device
+from triton_runs import cases, compile_for_h100, compiles_kernels, triton_device
 
 from workloads.base.kernels import layers_launch, layers_torch
 
@@ -98,15 +97,10 @@ def test_rows_too_long_for_a_program_are_computed_by_torch(
     compare_all(LayerCase.of(3, 5, torch.float32, device), norm=True)
 
 
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("dtype", COMPILED)
-def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@compiles_kernels
+def test_the_kernels_compile_for_an_h100(dtype: str) -> None:
     from workloads.base.kernels import layers_triton as kernels
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    wide = "fp64" if dtype == "fp64" else "fp32"
     rows = {"linear", "output", "gradients", "pulled", "slopes", "to_gradients", "to_linear"}
     for norm in (True, False):
         for kernel in (kernels.activate_rows, kernels.pull_rows, *([kernels.pull_backward_rows] if norm else [])):
@@ -114,4 +108,4 @@ def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch
                 unused = () if norm else ("scale", "shift", "means", "inverses")
                 unused += () if norm or kernel is kernels.activate_rows else ("linear",)
                 settings = {"NORM": norm, "SUMS": sums, "EPSILON": EPSILON, "LEAK": LEAK, "ROWS": 16, "COLUMNS": 128}
-                compile_for_h100(kernel, rows, dtype, wide, settings, unused)
+                compile_for_h100(kernel, rows, dtype, settings, unused)

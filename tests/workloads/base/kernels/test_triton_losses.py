@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from loss_cases import COUNTS, NUMBERS, SIZES, elementwise_calls, event_calls, loss_calls, score_calls
 from torch import Tensor
-from triton_runs import COMPILED, INTERPRETED, TYPES, cases, compile_for_h100, triton_device
+from triton_runs import TYPES, cases, compile_for_h100, compiles_kernels, triton_device
 
 from workloads.base.kernels import (
     elementwise_launch,
@@ -92,34 +91,28 @@ def test_what_is_not_finite_gives_a_loss_that_is_not_finite(value: float, device
                 assert torch.equal(*results), name
 
 
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("dtype", COMPILED)
-def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@compiles_kernels
+def test_the_kernels_compile_for_an_h100(dtype: str) -> None:
     from workloads.base.kernels import elementwise_triton, event_losses_triton, scores_triton
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    wide = "fp64" if dtype == "fp64" else "fp32"
     sizes = {"ROWS": 16, "COLUMNS": 128, "VALUES": 1024}
     rows = {"rows", "projected", "to_rows", "to_projected"}
     for slope, limit in ((False, 0.0), (True, 0.0), (True, 100.0)):
         settings = {**sizes, "SLOPE": slope, "LIMIT": limit, "ROOT": 11.3}
         for kernel in (scores_triton.score_rows, scores_triton.score_backward_rows):
-            compile_for_h100(kernel, rows, dtype, wide, settings)
+            compile_for_h100(kernel, rows, dtype, settings)
         for kernel in (scores_triton.bounded_loss_values, scores_triton.bounded_loss_slopes):
-            compile_for_h100(kernel, (), dtype, wide, {**settings, "NEAR": 0.9})
+            compile_for_h100(kernel, (), dtype, {**settings, "NEAR": 0.9})
     integers = dict.fromkeys(("event_of", "counts", "starts", "sizes", "events", "particles"), "*i64")
-    for one_sided, plain in ((False, False), (True, True)):
-        settings = {"ROWS": 128, "COLUMNS": 4, "FLOOR": 1e-12, "ONE_SIDED": one_sided, "PLAIN": plain, "TIMES": 8}
-        for name in ("weighted_squares", "penalty_sums", "penalty_slopes", "score_sets"):
-            compile_for_h100(getattr(event_losses_triton, name), (), dtype, wide, settings, others=integers)
-    compile_for_h100(elementwise_triton.checked_update_of, (), dtype, wide, sizes)
-    compile_for_h100(elementwise_triton.least_spread_of, (), dtype, wide, sizes)
-    compile_for_h100(elementwise_triton.log_size_values, (), dtype, wide, sizes, others=integers)
-    compile_for_h100(elementwise_triton.long_tail_values, (), dtype, wide, {**sizes, "TAILS": 2, "SCALE": 0.5})
+    settings = {"ROWS": 128, "COLUMNS": 4, "FLOOR": 1e-12, "TIMES": 8}
+    for name in ("weighted_squares", "penalty_sums", "penalty_slopes", "score_sets"):
+        compile_for_h100(getattr(event_losses_triton, name), (), dtype, settings, others=integers)
+    compile_for_h100(elementwise_triton.checked_update_of, (), dtype, sizes)
+    compile_for_h100(elementwise_triton.least_spread_of, (), dtype, sizes)
+    compile_for_h100(elementwise_triton.log_size_values, (), dtype, sizes, others=integers)
+    compile_for_h100(elementwise_triton.long_tail_values, (), dtype, {**sizes, "TAILS": 2, "SCALE": 0.5})
     for key in ("fp32", "bf16") if dtype == "bf16" else ():
         keys = {**integers, "results": "*i64", "keys": f"*{key}"}
-        compile_for_h100(elementwise_triton.sort_key_values, (), dtype, wide, sizes, others=keys)
+        compile_for_h100(elementwise_triton.sort_key_values, (), dtype, sizes, others=keys)
     copies = {**integers, **{f"to_{name}": "*i64" for name in ("event_of", "counts", "starts", "sizes", "particles")}}
-    compile_for_h100(elementwise_triton.repeat_segment_values, (), dtype, wide, sizes, others=copies)
+    compile_for_h100(elementwise_triton.repeat_segment_values, (), dtype, sizes, others=copies)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,8 +16,17 @@ import torch
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton reads it when it is imported: this can't be changed for one test."""
 
-COMPILED = ("bf16", "fp64")
-"""Types of rows for which kernels are compiled: statistics of bfloat16 are of another type, float32."""
+
+def compiles_kernels(test: Any) -> Any:
+    """Mark a test that compiles kernels for rows of ``dtype``: statistics of bfloat16 are of another type, float32."""
+    for mark in (
+        pytest.mark.process,
+        pytest.mark.slow,
+        pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing"),
+        pytest.mark.parametrize("dtype", ["bf16", "fp64"]),
+    ):
+        test = mark(test)
+    return test
 
 
 @pytest.fixture
@@ -55,17 +65,17 @@ def compile_for_h100(
     kernel: Any,
     rows: Collection[str],
     dtype: str,
-    wide: str,
     settings: Mapping[str, Any],
     unused: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> None:
-    """Compile a kernel. ``rows``: arguments of ``dtype``, others are of ``wide`` or in ``others``; None is given for
-    those in ``unused``."""
+    """Compile a kernel. ``rows``: arguments of ``dtype``, others are in ``others`` or wide; None is given for those in
+    ``unused``."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    wide = "fp64" if dtype == "fp64" else "fp32"
     accumulator = getattr(triton.language, f"float{wide[2:]}")
     constants = {"ACC": accumulator, **settings, **dict.fromkeys(unused)}
     signature = {}
@@ -76,7 +86,9 @@ def compile_for_h100(
         )
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    with TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", cache)
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
     assert compiled.asm["cubin"]
     lines = compiled.asm["ptx"].splitlines()
     assert not [line for line in lines if line.strip().startswith(("atom", "red."))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
@@ -13,7 +12,8 @@ import pytest
 import torch
 from direction_events import GEOMETRY, POSITION_S3, direction_batch, direction_microbatch
 from thread_ranks import together
-from torch import Tensor, nn
+from torch import Tensor
+from toy_tasks import finite, same, saved, weights
 
 from common.errors import BadInputError
 from services.config.root import Config
@@ -49,27 +49,6 @@ def make(tmp_path: Path) -> Make:
         return DirectionTask("sets", SetsConfig.model_validate(given), context or StepContext(CPU, seed=1))
 
     return made
-
-
-def saved(task: DirectionTask) -> dict[str, Any]:
-    """The state as it comes out of a file."""
-    file = io.BytesIO()
-    torch.save(task.state_dict(), file)
-    file.seek(0)
-    state: dict[str, Any] = torch.load(file, weights_only=True)
-    return state
-
-
-def weights(network: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in network.parameters()]
-
-
-def same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def finite(metrics: dict[str, Tensor]) -> bool:
-    return all(value.shape == () and bool(value.isfinite()) for value in metrics.values())
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -12,14 +12,15 @@ from torch import Tensor
 from trained import make_sampler, write_checkpoint
 
 from common.errors import BadInputError
+from common.files.rows import offsets_of
 from services.config.root import Config
+from workloads.base.batch import runs_of_events
 from workloads.muons import generation as stream
 from workloads.muons.generation import (
     CountRule,
     MuonBundles,
     generate_events,
     load_trained,
-    pieces,
 )
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.primaries import Primaries, simulated_primaries
@@ -86,7 +87,7 @@ def test_same_seed_same_events_however_the_rows_are_cut() -> None:
 def test_a_piece_is_a_run_of_whole_events_that_fits_or_one_event(
     counts: list[int], expected: list[tuple[int, int]]
 ) -> None:
-    assert list(pieces(np.array(counts, np.int64), 8)) == expected
+    assert list(runs_of_events(offsets_of(np.array(counts, np.int64)), 8)) == expected
 
 
 def test_muons_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,6 @@ from workloads.muons.models.likelihood_densities import NUM_KNOWN, Draws, MuonDe
 NETWORK = {"hidden": 16, "energy_cut_gev": 0.0}
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(7)
-
-
 def make(coupling: bool = True, steps: int = 0) -> LikelihoodTask:
     config = LikelihoodConfig.model_validate({"network": NETWORK | {"coupling": coupling}, "schedule_steps": steps})
     return LikelihoodTask(config, StepContext(torch.device("cpu"), seed=1))

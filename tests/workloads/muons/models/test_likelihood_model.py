@@ -31,11 +31,6 @@ CPU = torch.device("cpu")
 SMALL = {"hidden": 16, "energy_cut_gev": 0.0}
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(7)
-
-
 def make(context: StepContext | None = None, network: dict[str, Any] | None = None, **settings: Any) -> LikelihoodTask:
     config = LikelihoodConfig.model_validate({"network": SMALL | (network or {}), **settings})
     return LikelihoodTask(config, context or StepContext(CPU, seed=1))

@@ -21,11 +21,6 @@ from workloads.muons.models import likelihood as likelihood_task
 from workloads.muons.models.likelihood import LikelihoodTask
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(7)
-
-
 def trained(**settings: Any) -> LikelihoodTask:
     task = make_likelihood(**settings)
     for seed in range(3):

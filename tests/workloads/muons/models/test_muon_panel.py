@@ -26,11 +26,6 @@ from workloads.muons.models.wgan import WganTask
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(7)
-
-
 @pytest.mark.parametrize(("model", "panel"), [("likelihood", LikelihoodPanel), ("wgan", MuonPanel)])
 def test_the_configuration_names_the_model(model: str, panel: type) -> None:
     trainer: dict[str, Any] = {"model": model, "likelihood": {"network": SMALL_LIKELIHOOD.model_dump()}}

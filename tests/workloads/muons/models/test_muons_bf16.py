@@ -24,11 +24,6 @@ COUNTS = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(2))
 SEGMENTS = Segments.from_counts(COUNTS, int(COUNTS.sum()))
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(7)
-
-
 def in_both(network: nn.Module) -> tuple[nn.Module, nn.Module]:
     """The network in double precision, and in bfloat16."""
     exact, rounded = copy.deepcopy(network).double(), copy.deepcopy(network)
@@ -148,7 +143,7 @@ def test_events_are_generated_and_judged_with_float32_weights(model: str) -> Non
     task, plain = (MAKE[model](context) for context in (BF16, StepContext(CPU, 1)))
     task.step(toy_batch())
     plain.load_state_dict(saved(task))
-    used = task.networks.averaged.used
+    used = task.networks.averaged.average
     assert not any(module.is_rounded for module in used.modules() if isinstance(module, Linear))
     assert any(module.is_rounded for module in task.networks.averaged.latest.modules() if isinstance(module, Linear))
     muons = []

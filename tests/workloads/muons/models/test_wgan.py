@@ -31,11 +31,6 @@ from workloads.muons.models.wgan import ALARMS, WganTask
 from workloads.muons.models.wgan_networks import EnergyScore, ScoreLoss, WganNetworks, moments
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(7)
-
-
 @pytest.mark.parametrize(("shards", "chunk_particles"), [(1, 10), (2, 0)])
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
     monkeypatch: pytest.MonkeyPatch, shards: int, chunk_particles: int

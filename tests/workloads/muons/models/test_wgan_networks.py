@@ -20,12 +20,12 @@ from workloads.muons.models.wgan_networks import (
     Critic,
     EnergyScore,
     Generator,
-    GradientPenalty,
     WganSampler,
     between,
     energy_score,
     event_summary,
     event_weight,
+    gradient_penalty,
     score_loss,
 )
 
@@ -118,20 +118,15 @@ def test_the_slope_and_its_gradients_are_those_of_autograd(monkeypatch: pytest.M
 SLOPE = torch.tensor([2.0, -1.0, 2.0])  # norm 3
 
 
-def penalty_of(slope: Tensor, segments: Segments, **options: bool) -> GradientPenalty:
-    return wgan_networks.gradient_penalty(slope, segments, (segments.counts_E > 0).float(), **options)
-
-
-def slope_of_mean(segments: Segments, factor: float | Tensor = 1.0) -> Tensor:
+def slope_of_mean(segments: Segments) -> Tensor:
     """The slope SLOPE for the leading muon, and SLOPE / √(N (N - 1)) for each of the others.
 
     Its norm is |SLOPE| for one muon and √2 |SLOPE| for more, however many.
     """
     counts_E = segments.counts_E
     others_E = (counts_E * (counts_E - 1)).clamp_min(1).float().rsqrt().unsqueeze(1)
-    slope = spread(others_E, segments) * SLOPE * factor
     leading = counts_E[counts_E > 0].cumsum(0) - 1
-    return slope.index_copy(0, leading, (SLOPE * factor).expand(len(leading), -1))
+    return (spread(others_E, segments) * SLOPE).index_copy(0, leading, SLOPE.expand(len(leading), -1))
 
 
 def probability(count: int) -> float:
@@ -195,7 +190,7 @@ def test_critic_and_generator_losses_sum_over_events_with_muons_only() -> None:
 def test_the_leading_muon_counts_as_much_as_the_mean_of_all_others_whatever_the_count() -> None:
     segments = ragged([1, 4, 0, 100])
 
-    result = penalty_of(slope_of_mean(segments), segments)
+    result = gradient_penalty(slope_of_mean(segments), segments, (segments.counts_E > 0).float())
 
     two = 3.0 * math.sqrt(2)
     torch.testing.assert_close(result.norm, torch.tensor(3.0 + 2 * two))
@@ -215,10 +210,6 @@ def test_a_point_between_two_events_mixes_muons_of_equal_rank() -> None:
 SPREAD = torch.tensor(0.5)
 
 
-def segments_of(*counts: int) -> Segments:
-    return Segments.from_counts(torch.tensor(counts), sum(counts))
-
-
 def score_of(generated: list[torch.Tensor], real: torch.Tensor, segments: Segments) -> EnergyScore:
     present_E = (segments.counts_E > 0).to(real.dtype)
     weights = event_weight(segments, present_E), present_E
@@ -227,7 +218,7 @@ def score_of(generated: list[torch.Tensor], real: torch.Tensor, segments: Segmen
 
 def test_the_summary_of_an_event_is_that_of_its_muons_by_hand() -> None:
     features = torch.tensor([[0.0, 1.0], [2.0, 3.0], [-1.0, 0.5]], dtype=torch.float64)
-    found = event_summary(features, segments_of(2, 0, 1), SPREAD)
+    found = event_summary(features, ragged([2, 0, 1]), SPREAD)
     sum_lg_energy = math.log10(10**0.0 + 10 ** (2.0 * 0.5)) / 0.5
     assert found[0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0, 2.0, sum_lg_energy])
     assert found[1].tolist() == [0.0] * 6
@@ -239,7 +230,7 @@ def test_the_score_of_one_muon_by_hand() -> None:
     # Summary (mean lg E, mean lg r, lg E², lg E lg r, largest, sum): of 1, 4, 2.
     far = [math.sqrt(3 * (a - b) ** 2 + (a * a - b * b) ** 2) for a, b in ((1, 2), (4, 2), (1, 4))]
     expected = (far[0] + far[1] - far[2]) / 2
-    found = score_of([one, other], real, segments_of(1))
+    found = score_of([one, other], real, ragged([1]))
     assert found.of_muons.item() == pytest.approx((1 + 2 - 3) / 2, abs=1e-5)
     assert found.of_events.item() == pytest.approx(expected, abs=1e-5)
 
@@ -247,20 +238,20 @@ def test_the_score_of_one_muon_by_hand() -> None:
 def test_an_empty_event_has_no_score_and_no_gradient_that_is_not_finite() -> None:
     one = torch.zeros(2, 2, requires_grad=True)
     real = torch.zeros(2, 2)
-    score = sum(score_of([one, torch.zeros(2, 2)], real, segments_of(0, 2, 0)))
+    score = sum(score_of([one, torch.zeros(2, 2)], real, ragged([0, 2, 0])))
     score.backward()
     assert score.item() == pytest.approx(0.0, abs=1e-5)
     assert one.grad is not None
     assert bool(one.grad.isfinite().all())
     nothing = torch.zeros(0, 2)
-    assert [part.item() for part in score_of([nothing, nothing], nothing, segments_of(0, 0))] == [0.0, 0.0]
+    assert [part.item() for part in score_of([nothing, nothing], nothing, ragged([0, 0]))] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("wrong", ["shifted", "too wide", "correlated", "no common part"])
 def test_a_wrong_distribution_has_a_larger_score_than_the_right_one(wrong: str) -> None:
     random = torch.Generator().manual_seed(2)
     num, size = 4000, 6
-    segments = segments_of(*[size] * num)
+    segments = ragged([size] * num)
 
     def draw(common: float = 0.7) -> torch.Tensor:
         """Muons of an event share a part of their lg r, as they do of a shower."""
