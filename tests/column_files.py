@@ -153,7 +153,7 @@ def table_of(made: Made, *, extra: bool = False) -> pa.Table:
     columns = {"unread": pa.array([["x"]] * len(made.counts))}
     for top, sources in tops.items():
         kind = _kind(sources, 0, extra)
-        per_particle = sources[0][0].column.per == "particle"
+        every = range(len(made.counts))
         if sources[0][0].form == "struct of lists":
             rows = [
                 {
@@ -161,20 +161,13 @@ def table_of(made: Made, *, extra: bool = False) -> pa.Table:
                     for one, source in sources
                 }
                 | (_EXTRA if extra else {})
-                for row in range(len(made.counts))
+                for row in every
             ]
-        elif per_particle:
-            of_top = sources
+        elif sources[0][0].column.per == "particle":
             kind = _list(sources[0][0].outer, kind, 0)
-            rows = [
-                _listed(made, top, row, lambda p, s=of_top: _tree(made, s, 0, p, extra))
-                for row in range(len(made.counts))
-            ]
+            rows = [_listed(made, top, row, lambda p, s=sources: _tree(made, s, 0, p, extra)) for row in every]
         else:
-            rows = [
-                None if made.is_null(top, row) else _tree(made, sources, 0, row, extra)
-                for row in range(len(made.counts))
-            ]
+            rows = [None if made.is_null(top, row) else _tree(made, sources, 0, row, extra) for row in every]
         columns[top] = pa.array(rows, kind)
     return pa.table(columns)
 

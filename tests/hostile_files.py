@@ -71,7 +71,7 @@ def lying_metadata(path: Path, size: int) -> Path:
     size -= size % 3
     raw = run_lengths(path, size).read_bytes()
     start = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
-    footer = raw[start:-8].replace(b"\x16" + _zigzag(size) + b"\x16", b"\x16" + _zigzag(30) + b"\x16")
+    footer = raw[start:-8].replace(b"\x16" + varint(2 * size) + b"\x16", b"\x16" + varint(2 * 30) + b"\x16")
     assert len(footer) < len(raw) - 8 - start
     path.write_bytes(raw[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
     return path
@@ -101,7 +101,7 @@ def many_row_groups(path: Path, size: int) -> Path:
 def empty_structs(path: Path, size: int) -> Path:
     """A footer that is a list of ``size`` row groups of one byte each."""
     size = min(size, 60 << 20)
-    footer = b"\x49\xfc" + _varint(size) + bytes(size) + b"\x00"
+    footer = b"\x49\xfc" + varint(size) + bytes(size) + b"\x00"
     path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
     return path
 
@@ -185,13 +185,11 @@ HDF5: dict[str, Make] = {
 }
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """A whole number of 64 bits, as Thrift writes it."""
+    number &= (1 << 64) - 1
     raw = b""
     while number > 127:
         raw += bytes([number & 127 | 128])
         number >>= 7
     return raw + bytes([number])
-
-
-def _zigzag(number: int) -> bytes:
-    return _varint(2 * number)

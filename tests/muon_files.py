@@ -1,4 +1,4 @@
-"""Small Parquet files of the muons' source schema, for tests."""
+"""Small Parquet files of the muons' source schema, for tests, and what readers must make of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from common.files.rows import RaggedRows
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,20 @@ def write_events(path: Path, events: Sequence[Event], *, row_group_rows: int = 1
     """Write the events into a Parquet file."""
     pq.write_table(make_table(events), path, row_group_size=row_group_rows)
     return path
+
+
+def assert_rows(pieces: Sequence[RaggedRows], events: Sequence[Event]) -> None:
+    """What a reader gave is what a loop over the events gives, to the bit."""
+    first = pieces[0]
+    of_event, of_particle = (
+        {name: np.concatenate([getattr(one, kind)[name] for one in pieces]) for name in getattr(first, kind)}
+        for kind in ("event_columns", "particle_columns")
+    )
+    assert np.concatenate([one.counts for one in pieces]).tolist() == [len(event.muons) for event in events]
+    primary = np.array([event.primary for event in events], "<f4").reshape(-1, 4)
+    assert np.array_equal(of_event["primary"], primary)
+    assert of_event["primary_id"].tolist() == [[event.major, event.minor] for event in events]
+    muons = np.array([muon for event in events for muon in event.muons], "<f4").reshape(-1, 3)
+    assert np.array_equal(of_particle["muons"], muons)
+    types = {"primary": "<f4", "primary_id": "<u8", "muons": "<f4"}
+    assert {name: array.dtype.str for name, array in (of_event | of_particle).items()} == types

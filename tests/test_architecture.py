@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,15 @@ def sources() -> list[Path]:
     return sorted(path for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py"))
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Every node of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path: Path) -> Iterator[str]:
     """Every imported module, with the imported name behind a module that it is taken from."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -46,66 +53,43 @@ def test_every_package_is_in_a_room() -> None:
     assert packages == set(ROOMS)
 
 
-def test_imports_go_down_only() -> None:
-    for path in sources():
-        above = ROOMS[ROOMS.index(path.relative_to(ROOT).parts[0]) + 1 :]
-        found = [module for module in imports(path) if module.split(".")[0] in above]
-        assert not found, f"{path.relative_to(ROOT)} imports {found}"
+WORKLOADS = sorted(path.parent.name for path in ROOT.glob("workloads/*/__init__.py"))
+MODELS = {model: sorted(ROOT.glob(f"workloads/muons/models/{model}*.py")) for model in ("wgan", "likelihood")}
+NEVER: list[tuple[tuple[str, ...], list[str]]] = [
+    *(((f"{room}/**/*.py",), list(ROOMS[number + 1 :])) for number, room in enumerate(ROOMS)),
+    *(
+        ((f"services/{own}.py", f"services/{own}/**/*.py"), [f"services.{one}" for one in SERVICES if one != own])
+        for own in SERVICES
+    ),
+    (("services/config/*.py",), [f"services.{one}" for one in SERVICES]),
+    *(
+        ((f"workloads/{own}/**/*.py",), [f"workloads.{one}" for one in WORKLOADS if one not in (own, "base")])
+        for own in WORKLOADS
+    ),
+    *(
+        ((f"workloads/muons/models/{own}*.py",), [f"workloads.muons.models.{path.stem}" for path in MODELS[other]])
+        for own, other in (("wgan", "likelihood"), ("likelihood", "wgan"))
+    ),
+    (("common/**/*.py", "services/config/**/*.py", *(f"{room}/**/config.py" for room in ROOMS)), ["torch"]),
+]
+"""Files, and what they never import: what lies above them, each other, and torch where a setting or a message is."""
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_service_never_imports_another(service: str) -> None:
-    paths = [*ROOT.glob(f"services/{service}.py"), *ROOT.glob(f"services/{service}/**/*.py")]
+@pytest.mark.parametrize(("files", "never"), NEVER, ids=lambda one: one[0] if one else "nothing")
+def test_imports_go_down_only_and_equals_do_not_import_each_other(files: tuple[str, ...], never: list[str]) -> None:
+    paths = [path for pattern in files for path in ROOT.glob(pattern)]
     assert paths
     for path in paths:
-        for other in SERVICES:
-            if other != service:
-                found = [module for module in imports(path) if is_in(module, f"services.{other}")]
-                assert not found, f"{path.relative_to(ROOT)} imports {found}"
-
-
-def test_the_configuration_imports_no_service() -> None:
-    for path in ROOT.glob("services/config/*.py"):
-        found = [module for module in imports(path) for service in SERVICES if is_in(module, f"services.{service}")]
+        found = [module for module in imports(path) if any(is_in(module, one) for one in never)]
         assert not found, f"{path.relative_to(ROOT)} imports {found}"
-
-
-def workloads() -> list[str]:
-    return sorted(path.parent.name for path in ROOT.glob("workloads/*/__init__.py"))
-
-
-@pytest.mark.parametrize("workload", workloads())
-def test_a_workload_imports_what_workloads_share_and_itself(workload: str) -> None:
-    for path in ROOT.glob(f"workloads/{workload}/**/*.py"):
-        for other in set(workloads()) - {workload, "base"}:
-            found = [module for module in imports(path) if is_in(module, f"workloads.{other}")]
-            assert not found, f"{path.relative_to(ROOT)} imports {found}"
-
-
-@pytest.mark.parametrize(("model", "other"), [("wgan", "likelihood"), ("likelihood", "wgan")])
-def test_a_model_imports_nothing_of_another(model: str, other: str) -> None:
-    paths = list(ROOT.glob(f"workloads/muons/models/{model}*.py"))
-    assert paths
-    for path in paths:
-        found = [module for module in imports(path) if module.startswith(f"workloads.muons.models.{other}")]
-        assert not found, f"{path.relative_to(ROOT)} imports {found}"
-
-
-def test_common_and_configuration_do_not_import_torch() -> None:
-    for path in sources():
-        name = path.relative_to(ROOT)
-        if name.parts[0] == "common" or name.parts[:2] == ("services", "config") or name.name == "config.py":
-            found = [module for module in imports(path) if is_in(module, "torch")]
-            assert not found, f"{name} imports {found}"
 
 
 def test_no_pickle_is_read() -> None:
     for path in sources():
-        tree = ast.parse(path.read_text())
         name = path.relative_to(ROOT)
         modules = [module for module in imports(path) if module.split(".")[0] in ("pickle", "cloudpickle", "dill")]
         assert modules in ([], ["pickle"]), name
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "pickle":
                 assert node.attr == "UnpicklingError", f"{name}: pickle.{node.attr}"
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
@@ -116,7 +100,7 @@ def test_no_child_imports_from_the_working_directory() -> None:
     """Each command of a module is made in one place, which says where the module may come from."""
     place = ROOT / "common" / "process.py"
     for path in sources():
-        words = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        words = [node.value for node in nodes(path) if isinstance(node, ast.Constant)]
         assert path == place or "-m" not in words, f"{path.relative_to(ROOT)}: use python_command()"
 
 
@@ -153,29 +137,27 @@ def test_a_decoder_imports_nothing_that_it_starts_slower_with() -> None:
 
 
 @pytest.mark.process
-def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported() -> None:
-    modules = modules_after("import icestream.commands.services, services.config.root, icestream.cli")
-    assert "common.memory" in modules
-    assert not modules & {"numpy", "pyarrow"}
-
-
-@pytest.mark.process
-def test_the_help_text_needs_no_heavy_import() -> None:
-    code = "from icestream.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
-    assert not {"torch", "pyarrow", "pydantic", "numpy", "zmq"} & modules_after(code)
-
-
-@pytest.mark.process
-def test_no_command_needs_torch_for_its_help() -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("commands", "never"),
+    [
+        ("['--help']", {"torch", "pyarrow", "pydantic", "numpy", "zmq"}),
+        (
+            "['--version'], ['run', '--help'], ['trainer', '--help'], ['evaluate', '--help']",
+            {"torch", "pyarrow", "fsspec", "zmq", "tensorboard", "matplotlib"},
+        ),
+        ("*([name, '--help'] for name, _, _ in listed()), ['bench', 'trainer', '--help']", {"torch"}),
+    ],
+)
+def test_no_help_loads_what_takes_long(commands: str, never: set[str]) -> None:
+    code = f"""
 from icestream.cli import cli, listed
-for words in [*([name] for name, _, _ in listed()), ["bench", "trainer"]]:
+for words in [{commands}]:
     try:
-        cli([*words, "--help"], prog_name="icestream")
+        cli(words, prog_name="icestream")
     except SystemExit as end:
         assert not end.code, words
 """
-    assert "torch" not in modules_after(code)
+    assert not never & modules_after(code)
 
 
 @pytest.mark.process

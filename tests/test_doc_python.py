@@ -29,34 +29,24 @@ WITH_COMMANDS = {"docs/how-to/python-models.md"}
 """Pages whose commands are part of the example."""
 
 
-def blocks_of(name: str) -> list[str]:
-    return [block.source for block in python_blocks(ROOT / name) if not block.not_run]
-
-
 def script_of(name: str) -> str:
     """Blocks of a page as one script, in order; the device is the CPU."""
-    parts = [
-        (int(block.place.rpartition(":")[2]), block.source) for block in python_blocks(ROOT / name) if not block.not_run
-    ]
+    parts = [(block.place, block.source) for block in python_blocks(ROOT / name) if not block.not_run]
     if name in WITH_COMMANDS:
         parts += [
-            (
-                int(command.place.rpartition(":")[2]),
-                f"subprocess.run({[sys.executable, '-m', *command.words]}, check=True)\n",
-            )
+            (command.place, f"subprocess.run({[sys.executable, '-m', *command.words]}, check=True)\n")
             for command in command_lines(ROOT / name, "icestream")
             if not command.is_inline
         ]
-    return (
-        "import subprocess\n" + BEFORE[name] + "".join(source for _, source in sorted(parts)).replace('"cuda"', '"cpu"')
-    )
+    parts.sort(key=lambda part: int(part[0].rpartition(":")[2]))
+    return "import subprocess\n" + BEFORE[name] + "".join(source for _, source in parts).replace('"cuda"', '"cpu"')
 
 
 def test_every_page_with_python_is_executed_here_or_by_the_test_that_is_named() -> None:
     with_python = {page.relative_to(ROOT).as_posix() for page in pages() if python_blocks(page)}
     assert with_python == BEFORE.keys() | ELSEWHERE.keys()
     assert [name for name, test in ELSEWHERE.items() if name not in (ROOT / test).read_text()] == []
-    assert [name for name in BEFORE if not blocks_of(name)] == []
+    assert [name for name in BEFORE if all(block.not_run for block in python_blocks(ROOT / name))] == []
 
 
 @pytest.mark.process

@@ -93,11 +93,8 @@ def test_other_pods_reach_no_port_of_a_run_whose_pods_have_no_rights_that_they_d
     for template in templates:
         assert chosen.items() <= template["metadata"]["labels"].items()
         pod = template["spec"]["securityContext"]
-        assert (pod["runAsNonRoot"], pod["runAsUser"], pod["seccompProfile"]) == (
-            True,
-            1000,
-            {"type": "RuntimeDefault"},
-        )
+        wanted = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert {name: pod[name] for name in wanted} == wanted
         for container in template["spec"]["containers"]:
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False

@@ -8,7 +8,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ OF_THE_BYTES = (errno.EINVAL,)
 OF_THE_FILE = (errno.ENOENT, errno.ELOOP)
 OF_THE_MACHINE = (errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
 ERRNOS = (*OF_THE_BYTES, *OF_THE_FILE, *OF_THE_MACHINE)
-"""One of each kind; tests/common/test_input_errors.py has them all."""
+"""One of each kind; tests/common/test_errors.py has them all."""
 KINDS = ("zstd", "gzip")
 CAPACITY = SlotCapacity(MUONS, damage.STREAM)
 TOUCHES = {
@@ -120,11 +120,9 @@ class Faults:
         if self._fails is not None:
             touch, nth, number = self._fails
             if touch == name and self.touches[name] >= nth:
-                raise (
-                    MemoryError("malloc failed")
-                    if number == errno.ENOMEM
-                    else OSError(number, os.strerror(number), str(path))
-                )
+                if number == errno.ENOMEM:
+                    raise MemoryError("malloc failed")
+                raise OSError(number, os.strerror(number), str(path))
 
     @staticmethod
     def _no_memory(*arguments: object, **options: object) -> None:
@@ -194,15 +192,6 @@ def units_of(path: Path, footer: Footer, remote: str = "") -> list[Unit]:
     return plan_block(0, 0, 0, staged, capacity=CAPACITY, stream=damage.STREAM, seed=1)
 
 
-def raised(function: Callable[..., object], *arguments: object) -> Exception | None:
-    """What it raises of what may be expected."""
-    try:
-        function(*arguments)
-    except (MachineError, BadFileError) as error:
-        return error
-    return None
-
-
 def test_no_errno_at_a_footer_blames_the_file_but_those_of_its_bytes(kind: str, path: Path, faults: Faults) -> None:
     with faults.counted():
         expected = footer_of(path)
@@ -210,8 +199,9 @@ def test_no_errno_at_a_footer_blames_the_file_but_those_of_its_bytes(kind: str, 
     assert touches.keys() >= TOUCHES[kind]
     for touch, nth, number in walk(touches):
         told = f"{touch} {nth}: {errno.errorcode[number]}"
-        with faults.fail(touch, nth, number):
-            error = raised(footer_of, path)
+        with faults.fail(touch, nth, number), pytest.raises((MachineError, BadFileError)) as caught:
+            footer_of(path)
+        error = caught.value
         if number in OF_THE_BYTES:
             assert isinstance(error, BadFileError), told
         else:

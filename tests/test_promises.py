@@ -24,10 +24,9 @@ def fast_tests_of(path: Path) -> list[str]:
     """Names of a file's tests that have no marker `process` or `slow`."""
     tree = ast.parse(path.read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    of_all = [
-        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node).startswith("pytestmark ")
-    ]
-    if any(is_marked(node) for node in of_all):  # any other assignment may hold marks of some parameters
+    of_all = [node for node in tree.body if isinstance(node, ast.Assign)]
+    # Any other assignment may hold marks of some parameters.
+    if any(is_marked(node) for node in of_all if ast.unparse(node).startswith("pytestmark ")):
         return []
     return [each.name for each in functions if not any(is_marked(mark) for mark in each.decorator_list)]
 

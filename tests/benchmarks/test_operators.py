@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.bench_operators import CPU, NothingReplayed, cut_batch, operators_of
 from workloads.base.context import StepContext

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from faulty_services import HASTE, LOSE_PATIENCE_VARIABLE
 
 from benchmarks import storm

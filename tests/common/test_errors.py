@@ -38,13 +38,7 @@ def test_memory_is_of_the_machine(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        OSError("Unexpected end of stream"),
-        pa.ArrowInvalid("no Parquet"),
-        KeyError("x"),
-        RuntimeError(),
-    ],
+    "error", [OSError("Unexpected end of stream"), pa.ArrowInvalid("no Parquet"), KeyError("x"), RuntimeError()]
 )
 def test_what_libraries_say_without_an_errno_is_of_the_bytes(error: Exception) -> None:
     assert isinstance(error, LIBRARY_ERRORS)

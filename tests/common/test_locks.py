@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from common import locks as file_lock
-from common import locks as module
+from common import locks
 from common.atomic_file import replacing
 from common.errors import BadInputError, IcestreamError, TryAgainError
 from common.locks import (
@@ -44,14 +43,14 @@ HOLDER = """
 import os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from common import locks as file_lock
+from common import locks
 
 run_dir, part, host = sys.argv[1:]
 if host:
     os.uname = lambda: SimpleNamespace(nodename=host)
-    file_lock._BOOT_ID = Path(run_dir, "boot-id")
-    file_lock._BOOT_ID.write_text(f"boot-of-{host}")
-with file_lock.RunLock(Path(run_dir), part, part):
+    locks._BOOT_ID = Path(run_dir, "boot-id")
+    locks._BOOT_ID.write_text(f"boot-of-{host}")
+with locks.RunLock(Path(run_dir), part, part):
     print("held", flush=True)
     signal.pause()
 """
@@ -81,9 +80,7 @@ def leave_note(run_dir: Path, text: str) -> None:
 @pytest.mark.process
 def test_a_second_host_is_refused_with_the_name_and_the_time_of_the_first(tmp_path: Path) -> None:
     with held_by_another(tmp_path, "trainer", "node-a") as holder:
-        told = (
-            rf"the run is in use by node-a since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(trainer, process {holder.pid}\)"
-        )
+        told = rf"the run is in use by node-a since [\d-]{{10}} [\d:]{{8}} UTC \(trainer, process {holder.pid}\)"
         with pytest.raises(BadInputError, match=told):
             RunLock(tmp_path, "trainer", "trainer")
         RunLock(tmp_path, "fetcher", "fetcher").close()  # another part of the run
@@ -120,7 +117,7 @@ def test_a_note_that_is_none_changes_nothing(tmp_path: Path, note: str) -> None:
             RunLock(tmp_path, "run", "icestream run")
 
 
-@pytest.mark.parametrize(("number", "part"), list(zip(file_lock.NO_LOCKS, RUN_PARTS, strict=True)))
+@pytest.mark.parametrize(("number", "part"), list(zip(locks.NO_LOCKS, RUN_PARTS, strict=True)))
 def test_a_file_system_without_locks_is_refused_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part: RunPart
 ) -> None:
@@ -194,7 +191,7 @@ def test_a_process_that_got_the_pid_of_a_former_holder_is_neither_taken_for_it_n
 
 
 def test_a_holder_on_another_host_in_another_container_or_of_an_earlier_version_can_not_be_seen(tmp_path: Path) -> None:
-    here = file_lock.Holder.of_this_process("run")
+    here = locks.Holder.of_this_process("run")
     assert replace(here, host="node-b", boot_id="b").is_alive() is None
     assert replace(here, pid_namespace="pid:[1]").is_alive() is None
     assert replace(here, start_ticks=0).is_alive() is None
@@ -288,7 +285,7 @@ def test_no_attempt_begins_while_another_one_publishes(tmp_path: Path) -> None:
 
 def test_writers_of_one_attempt_wait_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that gave up while another process deletes a large checkpoint would have its unit blamed."""
-    monkeypatch.setattr(module, "LOCK_S", 0.0)
+    monkeypatch.setattr(locks, "LOCK_S", 0.0)
     attempt = begin_attempt(tmp_path)
     with attempt.publishing(), attempt.publishing():
         assert newest_number(tmp_path) == 1
@@ -296,7 +293,7 @@ def test_writers_of_one_attempt_wait_for_no_other(tmp_path: Path, monkeypatch: p
 
 
 def test_a_writer_that_is_frozen_with_the_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOCK_S", 0.0)
+    monkeypatch.setattr(locks, "LOCK_S", 0.0)
     with begin_attempt(tmp_path).publishing(), pytest.raises(TryAgainError, match="a node that is frozen"):
         begin_attempt(tmp_path)
 

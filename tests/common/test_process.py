@@ -18,6 +18,8 @@ import pytest
 from common import process as rarely
 from common.process import PARENT_VARIABLE, CopyEnded, Rarely, Say, apart, is_suspended, tell_thread_errors
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_an_error_of_the_disk_in_a_librarys_thread_is_one_line(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -40,21 +42,25 @@ def test_an_error_of_the_disk_in_a_librarys_thread_is_one_line(
     assert "Traceback" not in capsys.readouterr().err
 
 
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def start() -> Iterator[Start]:
     """Start Python code in a session of its own, which is killed at the end; it has printed a line."""
     started: list[subprocess.Popen[str]] = []
 
     def run(code: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-S", "-u", "-c", code]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True))
+        command = [sys.executable, "-c", code]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes))
         assert started[-1].stdout is not None
         assert started[-1].stdout.readline() == "here\n"
         return started[-1]
 
     yield run
     for process in started:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.communicate()
 
 
@@ -66,10 +72,8 @@ def comes_true(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.process
-def test_a_stopped_process_is_suspended_and_a_sleeping_one_is_not(
-    start: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    process = start("import time; print('here'); time.sleep(600)")
+def test_a_stopped_process_is_suspended_and_a_sleeping_one_is_not(start: Start) -> None:
+    process = start("import time; print('here', flush=True); time.sleep(600)")
     assert not is_suspended(process.pid)
     process.send_signal(signal.SIGSTOP)
     assert comes_true(lambda: is_suspended(process.pid))
@@ -108,46 +112,23 @@ def test_a_line_that_comes_without_end_is_told_a_few_times_a_minute_with_how_oft
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-BOUND_S = 60.0
-ROOT = Path(__file__).resolve().parents[2]
-SETUP = """
+NEVER_ENDS = """
 import ctypes, signal, sys
-from common.process import end_after_stop
-from common.process import StopFlag
+from common.process import StopFlag, end_after_stop
 stop = StopFlag()
-end_after_stop(float(sys.argv[1]))
+end_after_stop(0.05)
 print("here", flush=True)
+while True: ctypes.CDLL(None).select(0, None, None, None, None)
 """
-NEVER_ENDS = SETUP + "while True: ctypes.CDLL(None).select(0, None, None, None, None)"
-
-Start = Callable[[str, float], "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def start_with_deadline() -> Iterator[Start]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def run(code: str, deadline_s: float) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", code, str(deadline_s)]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"here\n"
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.process
-def test_a_process_that_does_not_stop_ends_after_its_deadline(start_with_deadline: Start) -> None:
-    process = start_with_deadline(NEVER_ENDS, 0.05)
+def test_a_process_that_does_not_stop_ends_after_its_deadline(start: Start) -> None:
+    process = start(NEVER_ENDS)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(BOUND_S) == -signal.SIGKILL
+    assert process.wait(60.0) == -signal.SIGKILL
     assert process.stderr is not None
-    assert b"asked to stop 0.05 s ago" in process.stderr.read()
+    assert "asked to stop 0.05 s ago" in process.stderr.read()
 
 
 @pytest.mark.process

@@ -77,13 +77,7 @@ def test_the_eta_is_that_of_the_epochs_or_of_max_steps_whichever_is_sooner(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"state": "starting"},
-        {"state": "finished"},
-        {"events_per_s": 0.0},
-        {"counters": Counters()},
-        {"epochs": 0},
-    ],
+    [{"state": "starting"}, {"state": "finished"}, {"events_per_s": 0.0}, {"counters": Counters()}, {"epochs": 0}],
 )
 def test_an_eta_that_nothing_tells_is_unknown(change: dict[str, object]) -> None:
     trainer = TRAINER.model_copy(update=change)
@@ -125,11 +119,7 @@ def test_an_eta_that_nothing_tells_is_unknown(change: dict[str, object]) -> None
             "slots (no free slot 50 % of the last 5 s, and the trainer waits for data 60 %…a larger stream.slots helps",
         ),
         ({"decoders": 0}, {}, "decoders (none is connected)"),
-        (
-            {"decoders_wanted": 3, "bottleneck": "decoders"},
-            {},
-            "…more are added as cores and local.max_decoders allow",
-        ),
+        ({"decoders_wanted": 3, "bottleneck": "decoders"}, {}, "…more are added as cores and local.max_decoders allow"),
         ({"bottleneck": "staging"}, None, "staging"),  # a trainer on another machine
     ],
 )

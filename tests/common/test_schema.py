@@ -27,10 +27,7 @@ def test_other_fields_are_those_that_the_configuration_names() -> None:
     [
         ({"primary": ("energy_gev",)}, r"source\.fields\.primary = .* lacks zenith_rad, mass_a, depth_m"),
         ({"muons": ("energy_gev", "x_m", "y_m", "y_m")}, r"source\.fields\.muons = .* names a number twice"),
-        (
-            {"muon": ("energy_gev",)},
-            r"source\.fields\.muon: .* no such list; it has primary, muons",
-        ),
+        ({"muon": ("energy_gev",)}, r"source\.fields\.muon: .* no such list; it has primary, muons"),
     ],
 )
 def test_fields_that_cannot_be_are_told(fields: dict[str, tuple[str, ...]], told: str) -> None:

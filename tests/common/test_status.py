@@ -6,11 +6,10 @@ import contextlib
 import errno
 import logging
 import os
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from descriptors import no_descriptor_left
 
 from common import status as status_files
 from common.process import Rarely
@@ -39,22 +38,6 @@ def test_a_file_that_is_no_status_is_none(tmp_path: Path, text: str) -> None:
     write_status(tmp_path, "fetcher", FetcherStatus())
     (tmp_path / STATUS_FOLDER / "fetcher.json").write_text(text)
     assert read_status(tmp_path, "fetcher", FetcherStatus) is None
-
-
-@contextlib.contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, hard))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        yield
-    finally:
-        for fd in taken:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_service_without_a_free_descriptor_still_writes_its_status(tmp_path: Path) -> None:

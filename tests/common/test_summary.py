@@ -105,16 +105,21 @@ def test_the_table_shows_every_fate_and_every_quarantined_line() -> None:
     assert "restarts: decoder 2" in text
 
 
-def test_invalid_events_are_a_fate_of_their_own_with_rules_and_examples() -> None:
-    counters = COUNTERS.model_copy(update={"events_read": 1003, "events_invalid": 3})
-    line = "3 events: column 'muons', energy_gev: expected a finite number; e.g. a.parquet: row group 3, row 17 of it"
-    summary = finished(STATUS.model_copy(update={"counters": counters, "invalid": [line]}))
+@pytest.mark.parametrize("fate", ["held_out", "invalid"])
+def test_events_held_out_or_invalid_are_a_fifth_fate_where_there_are_any(fate: str) -> None:
+    words = ["events", *fate.split("_")]
+    assert " ".join(words[1:]) not in "\n".join(summary_lines(finished(STATUS)))
+    counters = COUNTERS.model_copy(update={"events_read": 1070, f"events_{fate}": 70})
+    summary = finished(STATUS.model_copy(update={"counters": counters, "invalid": ["3 events: column 'muons'"]}))
     assert summary.adds_up
-    lines = summary_lines(summary)
-    assert ["events", "invalid", "3"] in [one.split() for one in lines]
-    assert any(one.endswith("= the sum of these five") for one in lines)
-    assert f"  invalid: {line}" in lines
-    assert "invalid" not in "\n".join(summary_lines(finished(STATUS)))
+    lines = [line.split() for line in summary_lines(summary)]
+    assert [*words, "70"] in lines
+    assert ["events", "read", "1,070", "=", "the", "sum", "of", "these", "five"] in lines
+    assert "  invalid: 3 events: column 'muons'" in summary_lines(summary)
+    lost = finished(STATUS.model_copy(update={"counters": counters.model_copy(update={f"events_{fate}": 69})}))
+    assert (lost.adds_up, lost.exit_status) == (False, "failed")
+    told = "+ 69 held out + 0 invalid" if fate == "held_out" else "+ 0 held out + 69 invalid"
+    assert f"{told}; this is a bug" in str(lost.error)
 
 
 def read(events: int, **fates: int) -> Counters:
@@ -166,16 +171,3 @@ def test_what_a_killed_process_left_of_a_line_is_skipped() -> None:
     text = planned_line(PlannedBlock(0, 2, 10)) + "\n[1, 2, 2\n" + planned_line(PlannedBlock(1, 2, 20))
     assert planned_shard(text.splitlines()) == PlannedShard(2, 4, 30)
     assert planned_shard([]) == PlannedShard()
-
-
-def test_events_held_out_are_a_fifth_fate_where_there_are_any() -> None:
-    assert "held out" not in "\n".join(summary_lines(finished(STATUS)))
-    counters = COUNTERS.model_copy(update={"events_read": 1070, "events_held_out": 70})
-    summary = finished(STATUS.model_copy(update={"counters": counters}))
-    assert summary.adds_up
-    lines = [line.split() for line in summary_lines(summary)]
-    assert ["events", "held", "out", "70"] in lines
-    assert ["events", "read", "1,070", "=", "the", "sum", "of", "these", "five"] in lines
-    lost = finished(STATUS.model_copy(update={"counters": counters.model_copy(update={"events_held_out": 69})}))
-    assert (lost.adds_up, lost.exit_status) == (False, "failed")
-    assert "+ 69 held out + 0 invalid; this is a bug" in str(lost.error)

@@ -32,13 +32,7 @@ def test_lines_stay_lines_and_a_long_text_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (200, "3 min 20 s"),
-        (7500, "2 h 5 min"),
-        (97_200, "1 d 3 h"),
-    ],
+    ("seconds", "text"), [(0, "0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (97_200, "1 d 3 h")]
 )
 def test_a_duration_is_shown_in_its_two_largest_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,12 +27,7 @@ layouts = st.builds(Layout, st.integers(0, 50), st.integers(0, 200), st.integers
 
 
 def all_arrays(arrays: UnitArrays) -> list[np.ndarray]:
-    return [
-        arrays.offsets,
-        arrays.microbatch_bounds,
-        *arrays.particle_columns.values(),
-        *arrays.event_columns.values(),
-    ]
+    return [arrays.offsets, arrays.microbatch_bounds, *arrays.particle_columns.values(), *arrays.event_columns.values()]
 
 
 def slot_of(num_bytes: int) -> np.ndarray:
@@ -77,12 +73,8 @@ def test_a_unit_needs_exactly_its_bytes() -> None:
 @pytest.mark.parametrize(
     "expected",
     [
-        SlotHeader("f" * 32, 5, 9, Layout(3, 7, 2)),
-        SlotHeader(HEADER.plan_hash, 6, 9, Layout(3, 7, 2)),
-        SlotHeader(HEADER.plan_hash, 5, 8, Layout(3, 7, 2)),
-        SlotHeader(HEADER.plan_hash, 5, 9, Layout(2, 7, 2)),
-        SlotHeader(HEADER.plan_hash, 5, 9, Layout(3, 8, 2)),
-        SlotHeader(HEADER.plan_hash, 5, 9, Layout(3, 7, 1)),
+        *(replace(HEADER, **change) for change in ({"plan_hash": "f" * 32}, {"k": 6}, {"lease": 8})),
+        *(replace(HEADER, layout=layout) for layout in (Layout(2, 7, 2), Layout(3, 8, 2), Layout(3, 7, 1))),
     ],
 )
 def test_a_slot_with_another_unit_is_told(expected: SlotHeader) -> None:

@@ -36,19 +36,7 @@ def engine(workdir: Path) -> Iterator[None]:
         raise NoEngine("`docker info` finds no engine, and only root can start one")
     if shutil.which("dockerd") is None:
         raise NoEngine("`docker info` finds no engine, and dockerd is not installed (Debian: docker.io)")
-    former = os.environ.get("DOCKER_HOST")
-    os.environ["DOCKER_HOST"] = f"unix://{workdir}/docker.sock"
-    try:
-        with _own_engine(workdir):
-            yield
-    finally:
-        os.environ.pop("DOCKER_HOST")
-        if former is not None:
-            os.environ["DOCKER_HOST"] = former
-
-
-@contextmanager
-def _own_engine(workdir: Path) -> Iterator[None]:
+    os.environ["DOCKER_HOST"] = f"unix://{workdir}/docker.sock"  # of this process and its children, to its end
     log = workdir / "dockerd.log"
     options = (
         *("--host", os.environ["DOCKER_HOST"]),

@@ -71,8 +71,7 @@ def package_index() -> Iterator[dict[str, str]]:
 
 
 def _pip_setting(name: str) -> list[str]:
-    variable = os.environ.get("PIP_" + name.upper().replace("-", "_"))
-    if variable is not None:
+    if (variable := os.environ.get("PIP_" + name.upper().replace("-", "_"))) is not None:
         return variable.split()
     found = subprocess.run(["pip", "config", "get", f"global.{name}"], capture_output=True, text=True)
     return found.stdout.split() if found.returncode == 0 else []

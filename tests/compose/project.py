@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 240.0
+COMPOSE = shlex.split(os.environ.get("COMPOSE", "docker compose"))
+"""`docker compose` or docker-compose: the Makefile knows which of them is there."""
 T = TypeVar("T")
 
 
@@ -45,7 +47,7 @@ class ComposeProject:
         variables = variables or {}
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")} | variables
         chosen = [argument for file in ("docker-compose.yml", *files) for argument in ("-f", str(file))]
-        self._command = [*compose_command(), "-p", name, *(chosen if files else [])]
+        self._command = [*COMPOSE, "-p", name, *(chosen if files else [])]
 
     def compose(self, *arguments: str, fails: bool = False) -> str:
         """Output of `docker compose ARGUMENTS`, which has to succeed, or to fail."""
@@ -92,33 +94,15 @@ class ComposeProject:
             time.sleep(0.2)
         raise AssertionError(f"waited {PATIENCE_S:g} s for {what}\n{self.compose('logs', '--no-color', '--tail=40')}")
 
-    def copy_out(self, path: str, target: Path) -> Path:
-        """A file or folder of the run directory, copied out of the trainer's container."""
-        (container,) = self.containers("trainer", all_states=True)
-        ask("docker", "cp", f"{container}:/run-dir/{path}", str(target))
-        return target
-
     def down(self) -> None:
         """End everything, and delete the volumes."""
         self.compose("--profile", "tensorboard", "--profile", "monitoring", "down", "--volumes", "--timeout", "20")
 
     def left(self) -> list[str]:
-        """Containers, volumes and networks of the project."""
+        """Ids of the project's containers, volumes and networks."""
         mine = f"label=com.docker.compose.project={self.name}"
         return [
             f"{kind} {name}"
-            for kind, command in (
-                ("container", ["docker", "ps", "--all", "--filter", mine, "--format", "{{.Names}}"]),
-                ("volume", ["docker", "volume", "ls", "--filter", mine, "--format", "{{.Name}}"]),
-                ("network", ["docker", "network", "ls", "--filter", mine, "--format", "{{.Name}}"]),
-            )
-            for name in ask(*command).split()
+            for kind in ("container ls --all", "volume ls", "network ls")
+            for name in ask("docker", *kind.split(), "--quiet", "--filter", mine).split()
         ]
-
-
-def compose_command() -> list[str]:
-    """`docker compose` or docker-compose, as the Makefile's variable COMPOSE names it, or whichever is there."""
-    if named := os.environ.get("COMPOSE"):
-        return shlex.split(named)
-    has_plugin = subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
-    return ["docker", "compose"] if has_plugin else ["docker-compose"]

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,8 @@ def old_names_and_wrong_paths(checkout: Path, folder: Path) -> str:
     """An old variable, or data that isn't there, is an error and doesn't start a run with other data."""
     empty = folder / "empty"
     empty.mkdir(parents=True)
-    for number, (variables, expected) in enumerate(
-        [({"DEPLOY_DATA": str(empty)}, "are now DATA, INPUT, CONFIG and RUN"), ({"DATA": str(empty)}, "no file")]
-    ):
-        project = ComposeProject(checkout, f"icestream-wrong{number}", variables)
+    for name, expected in (("DEPLOY_DATA", "are now DATA, INPUT, CONFIG and RUN"), ("DATA", "no file")):
+        project = ComposeProject(checkout, f"icestream-wrong-{name.lower()}", {name: str(empty)})
         with _up(project):
             project.compose("up", "--detach", fails=True)
             told = project.compose("logs", "--no-color", "demo")
@@ -96,7 +94,7 @@ def decoders_come_and_go(checkout: Path, folder: Path) -> str:
         assert [project.state(service)["State"]["ExitCode"] for service in ("trainer", "fetcher", "decoder")] == [0] * 3
         summary = json.loads((run / "summary.json").read_text())
         assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 60_000, True)
-        lines = _equal_to_a_local_run(run / "audit.jsonl", [str(data)], config, folder / "local")
+        lines = _equal_to_a_local_run(run / "audit.jsonl", str(data), config, folder / "local")
     return f"killed at step {before}; {lines} audit lines are a local run's"
 
 
@@ -120,10 +118,12 @@ def federation_input(checkout: Path, folder: Path) -> str:
         project = ComposeProject(checkout, "icestream-federation", variables, files=[override])
         with _up(project):
             project.compose("up")
-            audit = project.copy_out("audit.jsonl", folder / "audit.jsonl")
+            audit = folder / "audit.jsonl"
+            (container,) = project.containers("trainer", all_states=True)
+            ask("docker", "cp", f"{container}:/run-dir/audit.jsonl", str(audit))
         os.chown(token, os.getuid(), -1)
         environment = federation.environment() | {"BEARER_TOKEN_FILE": str(token)}
-        lines = _equal_to_a_local_run(audit, [url], config, folder / "local", environment)
+        lines = _equal_to_a_local_run(audit, url, config, folder / "local", environment)
     return f"{lines} audit lines are a local run's"
 
 
@@ -146,11 +146,11 @@ def _kill_everything_in(project: ComposeProject, service: str) -> None:
 
 
 def _equal_to_a_local_run(
-    audit: Path, inputs: Sequence[str], config: Path, run_dir: Path, environment: Mapping[str, str] = os.environ
+    audit: Path, source: str, config: Path, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> int:
     """Number of lines of an audit, which have to be those of `icestream run` on this machine."""
-    chosen = [word for one in inputs for word in ("-i", one)]
-    _icestream("run", *chosen, "-c", str(config), "--model", "none", "--run-dir", str(run_dir), environment=environment)
+    options = ("-i", source, "-c", str(config), "--model", "none", "--run-dir", str(run_dir))
+    _icestream("run", *options, environment=environment)
     found, expected = audit.read_text().splitlines(), (run_dir / "audit.jsonl").read_text().splitlines()
     assert found == expected, f"{audit} and {run_dir} differ: {len(found)} and {len(expected)} lines"
     assert len(found) > 10

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from aiohttp import web
 
 from .issuer import Issuer, allowed
 from .listing import multistatus
-from .namespaces import Namespace
+from .namespaces import Namespace, namespace_for
 from .server import CHUNK_BYTES, Answer, Server, plain
 
 
@@ -23,20 +21,14 @@ class DataServer(Server):
     """Serves ``root``."""
 
     def __init__(
-        self,
-        name: str,
-        log: list[dict[str, Any]],
-        root: Path,
-        namespace: Callable[[str], Namespace | None],
-        issuer: Issuer,
-        writable: bool = False,
+        self, name: str, log: list[dict[str, Any]], root: Path, issuer: Issuer, writable: bool = False
     ) -> None:
         super().__init__(name, log)
-        self.root, self.namespace, self.issuer = root, namespace, issuer
+        self.root, self.issuer = root, issuer
         self.writable = writable
 
     async def answer(self, request: web.Request, path: str) -> Answer:
-        namespace = self.namespace(path)
+        namespace = namespace_for(path)
         if namespace is None or ".." in path.split("/"):
             return plain(403, f"Opening path '{path}' is disallowed.\n")
         denied = self._denied(request, path, namespace)
@@ -55,8 +47,6 @@ class DataServer(Server):
                 return plain(200, ":-)")
             case "PUT":
                 return await _written(request, local)
-            case "OPTIONS":
-                return plain(200, headers={"DAV": "1", "Allow": "HEAD,GET,PUT,PROPFIND,DELETE,OPTIONS"})
         return plain(405)
 
     def _denied(self, request: web.Request, path: str, namespace: Namespace) -> Answer | None:
@@ -65,9 +55,8 @@ class DataServer(Server):
             return None
         if writes and not (self.writable and namespace.writes):
             return plain(403, "writes are not allowed here\n")
-        given = request.headers.get("Authorization") or request.query.get("authz", "")
-        token = given.removeprefix("Bearer ")
-        if token in ("", "None"):  # pelicanfs sends "Bearer None"
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not token:
             return plain(403, "no token\n")
         try:
             claims = self.issuer.verify(token)
@@ -79,17 +68,12 @@ class DataServer(Server):
         return None
 
     def _read(self, request: web.Request, path: str, local: Path) -> Answer:
-        missing = not local.exists() or (path.endswith("/") and local.is_file())
-        wanted = request.headers.get("Want-Digest")
-        if missing:
+        if not local.is_file() or path.endswith("/"):
             return plain(404, f"Unable to open {path}; no such file or directory\n")
-        if local.is_dir():
-            names = "".join(f'<a href="{path.rstrip("/")}/{child.name}">.</a>' for child in sorted(local.iterdir()))
-            return plain(200, f"<html><body>{names}</body></html>", {"Content-Type": "text/html"})
         size = local.stat().st_size
         headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
-        if wanted and (found := digest(local, wanted)):
-            headers["Digest"] = found
+        if "adler32" in request.headers.get("Want-Digest", ""):  # of those that are asked for, what XrdHttp has
+            headers["Digest"] = f"adler32={zlib.adler32(local.read_bytes()):08x}"
         return self._ranged(request.headers.get("Range", ""), local, size, headers)
 
     def _ranged(self, text: str, local: Path, size: int, headers: dict[str, str]) -> Answer:
@@ -110,7 +94,7 @@ def _listing(request: web.Request, path: str, local: Path) -> Answer:
     depth = request.headers.get("Depth", "1")
     if not local.exists():
         return plain(404, f"Unable to locate {path}; no such file or directory\n")
-    if local.is_file() and path.endswith("/"):  # pelicanfs relies on it
+    if local.is_file() and path.endswith("/"):
         return plain(500, f"Unable to locate {path}; not a directory\n")
     return plain(207, multistatus(path, local, depth), {"Content-Type": 'text/xml; charset="utf-8"'})
 
@@ -131,16 +115,3 @@ async def _blocks(local: Path, start: int, length: int) -> AsyncIterator[bytes]:
         while length > 0 and (block := file.read(min(CHUNK_BYTES, length))):
             length -= len(block)
             yield block
-
-
-def digest(local: Path, wanted: str) -> str | None:
-    """RFC 3230 Digest as XrdHttp writes it: hexadecimal for adler32, base64 for the others."""
-    for text in wanted.split(","):
-        name = text.split(";")[0].strip().lower()
-        if name == "adler32":
-            return f"adler32={zlib.adler32(local.read_bytes()):08x}"
-        if name == "md5":
-            return "md5=" + base64.b64encode(hashlib.md5(local.read_bytes()).digest()).decode()
-        if name == "crc32":
-            return "crc32=" + base64.b64encode(zlib.crc32(local.read_bytes()).to_bytes(4, "big")).decode()
-    return None

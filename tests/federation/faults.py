@@ -9,35 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 KINDS = frozenset(
-    [
-        "status",
-        "hang",
-        "disconnect",
-        "short",
-        "lie",
-        "slow",
-        "corrupt",
-        "stall",
-        "reset",
-        "names",
-        "html",
-        "no-director",
-        "raw",
-    ]
+    ("status", "hang", "disconnect", "short", "lie", "corrupt", "stall", "reset", "names", "html", "no-director", "raw")
 )
 
 HOSTILE_NAMES = (
-    "../../etc/x",
-    "/etc/passwd",
-    "",
-    "%00",
-    "..",
-    "%2e%2e/x",
-    "with space.parquet",
-    "100%.parquet",
-    "a,b.parquet",
-    "ü-µ-∇.parquet",
+    *("../../etc/x", "/etc/passwd", "", "%00", "..", "%2e%2e/x"),
+    *("with space.parquet", "100%.parquet", "a,b.parquet", "ü-µ-∇.parquet"),
 )
+"""What `names` adds to a listing."""
 
 
 @dataclass
@@ -46,7 +25,7 @@ class Fault:
 
     kind: str
     value: float = 0
-    """status: code. hang: seconds, 0 for ever. slow: bytes/s. short, stall, reset, lie: bytes of the body that are
+    """status: code. hang: seconds, 0 for ever. short, stall, reset, lie: bytes of the body that are
     sent. corrupt: offset in the file, bytes."""
     match: str = ""
     """Regular expression, searched in the decoded path."""
@@ -56,8 +35,6 @@ class Fault:
     chance: float = 1.0
     """Probability that it hits a request that it fits, for tests with faults at random."""
     seed: int = 0
-    names: tuple[str, ...] = HOSTILE_NAMES
-    """What `names` adds to a listing."""
     raw: bytes = b""
     """What `raw` sends in place of an answer, before it closes the connection: no server would."""
     hits: int = 0

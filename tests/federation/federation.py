@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +13,13 @@ from .dataserver import DataServer
 from .director import Director
 from .issuer import Issuer
 from .loop import LoopThread
-from .namespaces import DEFAULT_NAMESPACES, Namespace, namespace_for
+from .namespaces import NAMESPACES
 from .proxy import FaultProxy
 from .server import Server
 from .xrootd import XRootD, owner
 
 Kind = Literal["light", "xrootd"]
 TOKEN_VARIABLES = ("BEARER_TOKEN", "BEARER_TOKEN_FILE", "TOKEN", "_CONDOR_CREDS", "XDG_RUNTIME_DIR")
-
-__all__ = ["Federation", "Kind", "Namespace"]
 
 
 class Federation:
@@ -32,43 +29,34 @@ class Federation:
     ``proxied=False`` hands out XRootD's own URLs: no faults, no log of it, but its bare speed.
     """
 
-    def __init__(
-        self,
-        workdir: Path | str | None = None,
-        namespaces: Sequence[Namespace] = DEFAULT_NAMESPACES,
-        caches: int = 3,
-        kind: Kind = "light",
-        host: str = "localhost",
-        port: int = 0,
-        proxied: bool = True,
-    ) -> None:
-        self.workdir = Path(workdir or tempfile.mkdtemp(prefix="federation-"))
+    def __init__(self, workdir: Path, caches: int, kind: Kind = "light", proxied: bool = True) -> None:
+        self.workdir = workdir
         self.root = self.workdir / "data"
-        self.namespaces, self.kind, self.host, self.port = list(namespaces), kind, host, port
+        self.kind = kind
         self.num_caches, self.proxied = caches, proxied
         self.log: list[dict[str, Any]] = []
-        self.certs = Certs(self.workdir / "certs", [host])
+        self.certs = Certs(self.workdir / "certs")
         self.issuer = Issuer()
-        self.director = Director(self.log, self.namespace_for, self._sources, self.issuer)
+        self.director = Director(self.log, self._sources, self.issuer)
         self.origin: Server
         self.caches: list[Server] = []
         self.processes: list[XRootD] = []
         """XRootD only: the origin's, then the caches'."""
         self._loop: LoopThread | None = None
-        for namespace in self.namespaces:
+        for namespace in NAMESPACES:
             self._folder(self.root / namespace.prefix.strip("/"))
 
     # -- life
 
-    def start(self) -> Federation:
+    def __enter__(self) -> Federation:
         self._loop = LoopThread()
         context = self.certs.server_context()
         try:
-            self.director.start(self._loop, context, self.host, self.port)
+            self.director.start(self._loop, context)
             servers = self._light() if self.kind == "light" else self._xrootd()
             self.origin, self.caches = servers[0], servers[1:]
             for server in servers:
-                server.start(self._loop, context, self.host)
+                server.start(self._loop, context)
         except BaseException:
             self.stop()
             raise
@@ -76,7 +64,7 @@ class Federation:
 
     def _light(self) -> list[Server]:
         names = ["origin", *(f"cache{i}" for i in range(self.num_caches))]
-        shared = (self.log, self.root, self.namespace_for, self.issuer)
+        shared = (self.log, self.root, self.issuer)
         return [DataServer(name, *shared, writable=name == "origin") for name in names]
 
     def _xrootd(self) -> list[Server]:
@@ -87,7 +75,7 @@ class Federation:
             name = f"cache{i - 1}" if i else "origin"
             origin = self.processes[0] if i else None
             place = self.workdir / "xrootd" / name
-            process = XRootD(name, place, self.root, self.certs, self.issuer, self.namespaces, origin)
+            process = XRootD(name, place, self.root, self.certs, self.issuer, origin)
             self.processes.append(process)
             process.start()
         return [FaultProxy(process.name, self.log, process) for process in self.processes]
@@ -101,9 +89,6 @@ class Federation:
             process.stop()
         self._loop.stop()
         self._loop = None
-
-    def __enter__(self) -> Federation:
-        return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -177,12 +162,7 @@ class Federation:
         if self.kind == "xrootd" and (ids := owner()) is not None:
             os.chown(path, *ids)
 
-    # -- lookup
-
-    def namespace_for(self, path: str) -> Namespace | None:
-        return namespace_for(self.namespaces, path)
-
-    def _sources(self, _: Namespace, from_origin: bool) -> list[str]:
+    def _sources(self, from_origin: bool) -> list[str]:
         if self.processes and not self.proxied:
             return [process.url for process in (self.processes[:1] if from_origin else self.processes[1:])]
         return [server.url for server in ([self.origin] if from_origin else self.caches)]

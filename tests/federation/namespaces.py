@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -20,14 +19,14 @@ class Namespace:
         return self.base_path or self.prefix
 
 
-DEFAULT_NAMESPACES = (
+NAMESPACES = (
     Namespace("/public", writes=True),
     Namespace("/private", public=False, writes=True),
     Namespace("/icecube/wipac/sim", public=False, writes=True, base_path="/icecube/wipac"),
 )
 
 
-def namespace_for(namespaces: Iterable[Namespace], path: str) -> Namespace | None:
+def namespace_for(path: str) -> Namespace | None:
     """The namespace with the longest prefix of whole path components."""
-    found = [ns for ns in namespaces if path == ns.prefix or path.startswith(ns.prefix.rstrip("/") + "/")]
+    found = [ns for ns in NAMESPACES if path == ns.prefix or path.startswith(ns.prefix.rstrip("/") + "/")]
     return max(found, key=lambda ns: len(ns.prefix), default=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
-from .faults import Fault, first_that_applies
+from .faults import HOSTILE_NAMES, Fault, first_that_applies
 from .loop import LoopThread
 
 CHUNK_BYTES = 1 << 18
@@ -69,10 +68,9 @@ class Server:
         times: int | None = None,
         **more: Any,
     ) -> Fault:
-        """Inject one, until ``heal()`` or ``times`` hits. More: chance, seed, names (see Fault)."""
-        fault = Fault(kind, value, match, tuple(methods), times, **more)
-        self.faults.append(fault)
-        return fault
+        """Inject one, until ``heal()`` or ``times`` hits. More: chance, seed, raw (see Fault)."""
+        self.faults.append(Fault(kind, value, match, tuple(methods), times, **more))
+        return self.faults[-1]
 
     def heal(self) -> None:
         self.faults.clear()
@@ -95,8 +93,8 @@ class Server:
 
     # -- life
 
-    def start(self, loop: LoopThread, context: ssl.SSLContext, host: str, port: int = 0) -> None:
-        self._loop, self._context, self._host, self.port = loop, context, host, port
+    def start(self, loop: LoopThread, context: ssl.SSLContext) -> None:
+        self._loop, self._context = loop, context
         loop.run(self._open())
 
     def stop(self) -> None:
@@ -108,10 +106,9 @@ class Server:
         self.add_routes(app)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
-        address = "127.0.0.1" if self._host == "localhost" else "0.0.0.0"
-        await web.TCPSite(runner, address, self.port, ssl_context=self._context, reuse_address=True).start()
+        await web.TCPSite(runner, "127.0.0.1", self.port, ssl_context=self._context, reuse_address=True).start()
         self.port = runner.addresses[0][1]
-        self.url = f"https://{self._host}{'' if self.port == 443 else f':{self.port}'}"
+        self.url = f"https://localhost:{self.port}"
         self._runner = runner
         await self.opened()
 
@@ -138,12 +135,10 @@ class Server:
 
     def logged(self, server: str, request: web.Request, path: str) -> dict[str, Any]:
         entry = {
-            "t": time.time(),
             "server": server,
             "method": request.method,
             "path": path,
             "range": request.headers.get("Range"),
-            "depth": request.headers.get("Depth"),
             "auth": request.headers.get("Authorization", ""),
             "query": request.query_string,
             "status": None,
@@ -165,15 +160,12 @@ class Server:
         try:
             answer = await self.answer(request, path)
             entry["status"] = answer.status
-            return await self._send(request, answer, fault, entry)
+            return await self._send(request, answer, fault)
         except Aborted:
-            entry["status"] = "aborted"
             return cut(request)
 
     async def early(self, request: web.Request, fault: Fault | None, entry: dict[str, Any]) -> web.Response | None:
         """Faults that need no answer of the server."""
-        if fault:
-            entry["fault"] = fault.kind
         if self._frozen or (fault and fault.kind == "hang"):
             await asyncio.sleep((fault.value if fault else 0) or FOR_EVER_S)
             return web.Response(status=504)
@@ -187,11 +179,9 @@ class Server:
             return cut(request)
         return None
 
-    async def _send(
-        self, request: web.Request, answer: Answer, fault: Fault | None, entry: dict[str, Any]
-    ) -> web.StreamResponse:
+    async def _send(self, request: web.Request, answer: Answer, fault: Fault | None) -> web.StreamResponse:
         if fault and fault.kind == "names" and answer.status == 207:
-            answer = await with_names(answer, request.path, fault.names)
+            answer = await with_names(answer, request.path)
         kind = fault.kind if fault and answer.status in (200, 206) else ""
         value = int(fault.value) if fault else 0
         headers, length = dict(answer.headers), answer.length_bytes
@@ -208,22 +198,15 @@ class Server:
         await response.prepare(request)
         if request.method == "HEAD":
             return response
-        started_s, sent = time.monotonic(), 0
-        entry["sent"] = 0
-        pause_after = max(1, value // 10) if kind == "slow" else CHUNK_BYTES
-        async for block in answer.chunks:
-            for begin in range(0, len(block), pause_after):
-                chunk = block[begin : begin + pause_after]
-                if limit is not None:
-                    chunk = chunk[: limit - sent]
-                if kind == "corrupt":
-                    chunk = flipped(chunk, value - answer.offset_bytes - sent)
-                if chunk:
-                    await response.write(chunk)
-                sent += len(chunk)
-                entry["sent"] = sent
-                if kind == "slow":
-                    await asyncio.sleep(max(0.0, sent / max(1, value) - (time.monotonic() - started_s)))
+        sent = 0
+        async for chunk in answer.chunks:
+            if limit is not None:
+                chunk = chunk[: limit - sent]
+            if kind == "corrupt":
+                chunk = flipped(chunk, value - answer.offset_bytes - sent)
+            if chunk:
+                await response.write(chunk)
+            sent += len(chunk)
             if limit is not None and sent >= limit:
                 break
         if length is not None and sent < length:
@@ -252,11 +235,11 @@ def flipped(chunk: bytes, at: int) -> bytes:
     return chunk[:at] + bytes([chunk[at] ^ 0xFF]) + chunk[at + 1 :]
 
 
-async def with_names(answer: Answer, path: str, names: tuple[str, ...]) -> Answer:
+async def with_names(answer: Answer, path: str) -> Answer:
     """A listing with more files in it, named as given: XrdHttp doesn't escape, neither does this."""
     body = b"".join([chunk async for chunk in answer.chunks])
     more = ""
-    for name in names:
+    for name in HOSTILE_NAMES:
         href = name if name.startswith("/") else f"{path.rstrip('/')}/{name}"
         more += (
             f"<D:response><D:href>{escape(href)}</D:href><D:propstat><D:prop>"

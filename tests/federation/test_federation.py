@@ -1,4 +1,4 @@
-"""pelicanfs, unmodified, on the light federation and on real XRootD; and what tokens are answered."""
+"""What tokens are answered, by the light federation and by real XRootD alike."""
 
 from __future__ import annotations
 

@@ -1,8 +1,19 @@
-"""What the kernel tells of other processes, which may end at any time."""
+"""What the kernel tells of other processes, which may end at any time; and waiting for it."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+WAIT_S = 240.0
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.02)
 
 
 def processes() -> list[int]:

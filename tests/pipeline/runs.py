@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,12 +35,7 @@ ICESTREAM = ("-m", MODULE)
 
 T = TypeVar("T")
 
-TINY_MODEL = (
-    "trainer.device=cpu",
-    "trainer.threads=1",
-    "trainer.wgan.critic_steps=1",
-    "trainer.wgan.network.hidden=8",
-)
+TINY_MODEL = ("trainer.device=cpu", "trainer.threads=1", "trainer.wgan.critic_steps=1", "trainer.wgan.network.hidden=8")
 """A network that trains in milliseconds a step."""
 
 SMALL_STREAM = (
@@ -103,11 +98,7 @@ class Processes:
     # ------------------------------------------------------------ starting and waiting
 
     def start(
-        self,
-        verb: str,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-        program: Sequence[str] = (),
+        self, verb: str, *arguments: str, environment: Mapping[str, str] | None = None, program: Sequence[str] = ()
     ) -> Process:
         """`icestream VERB --run-dir RUN …` in a session of its own.
 
@@ -122,19 +113,8 @@ class Processes:
             if not program:
                 popen = Forked(command, output=output.fileno(), environment=variables, cwd=PACKAGE_ROOT)
             else:
-                popen = subprocess.Popen(
-                    command,
-                    cwd=PACKAGE_ROOT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=variables,
-                    start_new_session=True,
-                )
-        return self.add(popen, output_path)
-
-    def add(self, popen: subprocess.Popen[bytes] | Forked, output_path: Path) -> Process:
-        """A process of the run that was started otherwise."""
+                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+                popen = subprocess.Popen(command, cwd=PACKAGE_ROOT, env=variables, start_new_session=True, **streams)
         self.started.append(Process(popen, output_path))
         return self.started[-1]
 
@@ -203,12 +183,6 @@ class Processes:
         process = self.start("run", *command, environment=self.brake(step) | dict(environment or {}))
         self.wait_in(process, lambda: self.checkpoint_step() >= step, f"the checkpoint of step {step}")
         assert self.checkpoint_step() < before - 20, "the run went on too fast to be disturbed in its middle"
-        return process
-
-    def start_endless(self, step: int, command: Sequence[str]) -> Process:
-        """`icestream run` that trains until it is stopped, returned when it has a checkpoint of ``step`` or later."""
-        process = self.start("run", *command, "--epochs", "0")
-        self.wait_in(process, lambda: self.checkpoint_step() >= step, f"the checkpoint of step {step}")
         return process
 
     # ------------------------------------------------------------ what the run tells
@@ -293,12 +267,33 @@ class Processes:
         # The kernel lets go of a killed process's sockets a moment after it has vanished.
         self.wait_for(lambda: lifeline not in Path("/proc/net/unix").read_text(), "the end of its abstract sockets")
 
+    def assert_nowhere(self, *secrets: str, but: Sequence[str] = ()) -> None:
+        """No secret is in an output, file or file name of the run, but in files that only their owner can read."""
+        for path in [*(process.output_path for process in self.started), *self.run_dir.rglob("*")]:
+            assert not any(secret in str(path) for secret in secrets), path
+            if path.name in but:
+                assert path.stat().st_mode & 0o077 == 0
+            elif path.is_file():
+                content = path.read_bytes()
+                assert not any(secret.encode() in content for secret in secrets), path
+
     def end(self) -> None:
         """Kill what a failed test has left."""
         for pid in self.pids():
             kill(pid)
         for process in self.started:
             process.popen.wait(PATIENCE_S)
+
+
+def finished(folder: Path, arguments: Sequence[str]) -> Iterator[Processes]:
+    """A run that nobody disturbs, at its end, for a fixture."""
+    processes = Processes(folder / "run", folder)
+    try:
+        processes.train(*arguments)
+        processes.assert_nothing_is_left()
+        yield processes
+    finally:
+        processes.end()
 
 
 class Summary(dict[str, Any]):

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from runs import Processes, Summary, same
+from runs import Processes, Summary, finished, same
 
 from common.plan import is_held_out
 
@@ -89,10 +89,7 @@ def carry_out_once(folder: Path, what: Callable[[], object]) -> None:
 def undisturbed_run(folder: Path, command: Sequence[str]) -> Undisturbed:
     """Return how a run ends that nobody disturbs."""
     processes = Processes(folder / "run", folder)
-    try:
-        carry_out_once(folder, lambda: processes.train(*command))
-    finally:
-        processes.end()
+    carry_out_once(folder, lambda: list(finished(folder, command)))
     return Undisturbed(processes.summary(), processes.audit(), processes.checkpoint())
 
 

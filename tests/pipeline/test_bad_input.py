@@ -32,17 +32,6 @@ def write_truncated(path: Path, table: pa.Table) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
 
-def assert_refused(processes: Processes, expected: str, *arguments: str) -> None:
-    """The command ends with exit code 2 and one line that says why, and nobody shows a traceback."""
-    exit_code, output = processes.run("run", *arguments)
-    assert exit_code == 2, processes.report()
-    errors = [line for line in output.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert expected in errors[0]
-    assert output.splitlines()[-1] == errors[0]
-    assert "Traceback" not in output + "".join(processes.log(name) for name in ("fetcher", "decoder-0", "trainer"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -59,35 +48,33 @@ def assert_refused(processes: Processes, expected: str, *arguments: str) -> None
             ["-i", "{showers}", "-i", "{folder}/truncated.parquet", "--strict", *settings(*COUNTING)],
             "{folder}/truncated.parquet: truncated, or not Parquet",
         ),
+        (
+            ["-i", "{folder}/nan.parquet", "--strict", *settings(*COUNTING)],
+            "1 event: column 'muons', energy_gev: expected a finite number; e.g. ",
+        ),
+        (
+            ["-i", "{showers}", "-i", "{folder}/trunc*", *settings(*COUNTING, "fetcher.max_bad_files=1")],
+            "2 bad files, fetcher.max_bad_files = 1 allows 1; the newest: ",
+        ),
     ],
-    ids=["no input", "no memory", "truncated", "strict"],
+    ids=["no input", "no memory", "truncated", "strict about files", "strict about events", "beyond the budget"],
 )
 def test_a_mistake_is_refused_with_what_to_change(
     processes: Processes, showers: Showers, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
-    """One for each process that may find it; the others are tested in their rooms."""
-    write_truncated(tmp_path / "truncated.parquet", showers.tables[0])
+    """One for each process that may find it; the others are tested in their rooms. Nobody shows a traceback."""
+    for name in ("truncated", "truncated_too"):
+        write_truncated(tmp_path / f"{name}.parquet", showers.tables[0])
+    nan = with_value(showers.tables[0], "muons", [[float("nan"), 0.0, 0.0]])
+    pq.write_table(nan, tmp_path / "nan.parquet", row_group_size=ROW_GROUP_EVENTS)
     places = {"folder": tmp_path, "showers": showers.folder}
-    assert_refused(processes, expected.format(**places), *(one.format(**places) for one in arguments))
-
-
-def test_strict_stops_at_the_first_invalid_event(processes: Processes, showers: Showers, tmp_path: Path) -> None:
-    path = tmp_path / "nan.parquet"
-    table = with_value(showers.tables[0], "muons", [[float("nan"), 0.0, 0.0]])
-    pq.write_table(table, path, row_group_size=ROW_GROUP_EVENTS)
-    expected = "1 event: column 'muons', energy_gev: expected a finite number; e.g. "
-    assert_refused(processes, expected, "-i", str(path), "--strict", *settings(*COUNTING))
-
-
-def test_more_bad_files_than_the_failure_budget_stop_the_run(
-    processes: Processes, showers: Showers, tmp_path: Path
-) -> None:
-    folder = tmp_path / "data"
-    showers.write(folder)
-    for index in range(2):
-        write_truncated(folder / f"truncated_{index}.parquet", showers.tables[0])
-    expected = "2 bad files, fetcher.max_bad_files = 1 allows 1; the newest: "
-    assert_refused(processes, expected, "-i", str(folder), *settings(*COUNTING, "fetcher.max_bad_files=1"))
+    exit_code, output = processes.run("run", *(one.format(**places) for one in arguments))
+    assert exit_code == 2, processes.report()
+    errors = [line for line in output.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert expected.format(**places) in errors[0]
+    assert output.splitlines()[-1] == errors[0]
+    assert "Traceback" not in output + "".join(processes.log(name) for name in ("fetcher", "decoder-0", "trainer"))
 
 
 def test_an_invalid_event_is_named_in_python_too(tmp_path: Path) -> None:

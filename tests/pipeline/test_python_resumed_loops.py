@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 from jupyter_client.manager import KernelManager, start_new_kernel
 from muon_files import make_events, write_events
+from proc import WAIT_S, wait_for
 from torch.utils.data import DataLoader
 
 import icestream
@@ -274,8 +274,6 @@ def test_lightning_resumes_with_the_batches_of_an_undisturbed_run(
 
 # ------------------------------------------------------------------ a Jupyter kernel
 
-WAIT_S = 240.0
-
 
 class Notebook:
     """Cells that are run one after the other."""
@@ -284,39 +282,18 @@ class Notebook:
         self._manager = manager
         self._client = client
 
-    def start(self, code: str) -> str:
-        started: str = self._client.execute(code)
-        return started
-
-    def await_text(self, text: str) -> None:
-        """Wait until the running cell has printed ``text``."""
+    def run(self, code: str, interrupt_at: str = "") -> str:
+        """What a cell prints, or the error that ends it; interrupted, as by the button, once it has printed a text."""
         printed = ""
-        while text not in printed:
-            message = self._client.get_iopub_msg(timeout=WAIT_S)
-            assert message["msg_type"] != "error", message["content"]
+
+        def hear(message: dict[str, Any]) -> None:
+            nonlocal printed
             printed += message["content"].get("text", "")
+            if interrupt_at and interrupt_at in message["content"].get("text", ""):
+                self._manager.interrupt_kernel()
 
-    def end_of(self, started: str) -> tuple[str, str]:
-        """Printed text of a cell, and the name of the error that ended it."""
-        printed, error = "", ""
-        while True:
-            message = self._client.get_iopub_msg(timeout=WAIT_S)
-            if message["parent_header"].get("msg_id") != started:
-                continue
-            content = message["content"]
-            printed += content.get("text", "")
-            error = content.get("ename", error)
-            if content.get("execution_state") == "idle":
-                return printed.strip(), error
-
-    def run(self, code: str) -> str:
-        printed, error = self.end_of(self.start(code))
-        assert not error, (error, printed)
-        return printed
-
-    def interrupt(self) -> None:
-        """As the button with the square."""
-        self._manager.interrupt_kernel()
+        answer = self._client.execute_interactive(code, timeout=WAIT_S, allow_stdin=False, output_hook=hear)
+        return str(answer["content"].get("ename") or printed.strip())
 
     def shut_down(self) -> None:
         self._client.stop_channels()
@@ -325,10 +302,7 @@ class Notebook:
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Notebook]:
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(icestream.__file__).parents[1]),
-        "IPYTHONDIR": str(tmp_path / "ipython"),
-    }
+    environment = os.environ | {"PYTHONPATH": str(Path(icestream.__file__).parents[1]), "IPYTHONDIR": str(tmp_path)}
     found = Notebook(*start_new_kernel(startup_timeout=WAIT_S, kernel_name="python3", env=environment))
     yield found
     found.shut_down()
@@ -345,16 +319,11 @@ def test_a_cell_is_run_again_interrupted_and_continued_as_one_does_in_a_notebook
 ) -> None:
     (tmp_path / "files").mkdir()
     write_events(tmp_path / "files/one.parquet", make_events([number % 5 for number in range(60)], first=0))
-    notebook.run(f"import os, time, icestream\nfrom pathlib import Path\nfiles = {str(tmp_path / 'files')!r}")
+    assert not notebook.run(f"import os, time, icestream\nfrom pathlib import Path\nfiles = '{tmp_path}/files'")
     assert notebook.run(CELL) == notebook.run(CELL) == "10 1", "the first stream ended when its name was given away"
-    looping = notebook.start("for batch in stream:\n    print('batch', flush=True)\n    time.sleep(600)")
-    notebook.await_text("batch")
-    notebook.interrupt()
-    assert notebook.end_of(looping)[1] == "KeyboardInterrupt"
+    loop = "for batch in stream:\n    print('batch', flush=True)\n    time.sleep(600)"
+    assert notebook.run(loop, interrupt_at="batch") == "KeyboardInterrupt"
     assert notebook.run("print(sum(len(batch) for batch in stream))") == "40", "all but the two that were handed out"
     folder = Path(notebook.run("print(stream.run_dir)"))
     notebook.shut_down()
-    deadline_s = time.monotonic() + WAIT_S
-    while folder.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert not folder.exists()
+    wait_for(lambda: not folder.exists(), f"{folder} was left behind")

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,16 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from muon_files import make_events, write_events
-from proc import below, command_line, is_alive
+from proc import WAIT_S, below, command_line, is_alive, wait_for
 
 import icestream
 from common.status import FetcherStatus, read_status
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 240.0
+PACKAGE_ROOT = str(Path(icestream.__file__).parents[1])
 EVENTS, BATCH = 1200, 50
 
 
@@ -94,12 +92,6 @@ def shared(files: Path) -> Iterator[Shared]:
         yield Shared(stream, start, found, ids)
 
 
-@pytest.fixture(scope="module")
-def reference(shared: Shared) -> list[str]:
-    """Two epochs, undisturbed."""
-    return shared.reference
-
-
 def commands(pids: set[int]) -> dict[str, int]:
     """Process id of one service each, by what its command line ends with."""
     found = {}
@@ -116,14 +108,7 @@ def services_of_streams() -> set[int]:
     return below(*callers)
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.02)
-
-
-def test_breaks_kills_and_resumes_with_other_decoders_change_no_bit(files: Path, reference: list[str]) -> None:
+def test_breaks_kills_and_resumes_with_other_decoders_change_no_bit(files: Path, shared: Shared) -> None:
     """The promise of the Python API: state_dict is exact for any number of decoders, and through kill -9 of all."""
     others = services_of_streams()
     stream = made(files, decoders=2)
@@ -142,7 +127,7 @@ def test_breaks_kills_and_resumes_with_other_decoders_change_no_bit(files: Path,
             found += digests(stream)
     finally:
         stream.close()
-    assert found == reference
+    assert found == shared.reference
     assert not commands(services_of_streams() - others)
 
 
@@ -155,31 +140,18 @@ for batch in stream:
 """
 
 
-@pytest.fixture
-def caller(files: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Another process in its loop, and the run directory of its stream."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CALLER, str(files)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(icestream.__file__).parents[1])},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdin, process.stdout:
-        yield process, Path(process.stdout.readline().strip())
+def test_the_services_die_with_their_caller_and_leave_nothing(files: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": PACKAGE_ROOT}
+    command = [sys.executable, "-c", CALLER, str(files)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        services = below(process.pid) - {process.pid}
+        assert len(commands(services)) == 3
+        assert folder.is_dir()
         process.kill()
-        process.wait()
-
-
-def test_the_services_die_with_their_caller_and_leave_nothing(caller: tuple[subprocess.Popen[str], Path]) -> None:
-    process, folder = caller
-    services = below(process.pid) - {process.pid}
-    assert len(commands(services)) == 3
-    assert folder.is_dir()
-    process.kill()
-    process.wait(WAIT_S)
     wait_for(lambda: not any(map(is_alive, services)), f"processes {services} outlived their caller")
     wait_for(lambda: not folder.exists(), f"{folder} was left behind")
 
@@ -251,7 +223,7 @@ def test_an_epoch_without_any_event_is_an_error_and_not_an_endless_loop(tmp_path
 
 
 def test_a_run_directory_keeps_the_list_of_files_and_is_refused_if_it_is_of_a_training(
-    files: Path, tmp_path: Path, reference: list[str]
+    files: Path, tmp_path: Path, shared: Shared
 ) -> None:
     arguments: dict[str, Any] = {"device": "cpu", "run_dir": tmp_path / "kept"}
     settings = {"stream.block_files": 3, "stream.slot_mib": 1}
@@ -263,7 +235,7 @@ def test_a_run_directory_keeps_the_list_of_files_and_is_refused_if_it_is_of_a_tr
         found += digests(stream, 3)
         with pytest.raises(icestream.BadInputError, match=r"kept: the run is in use by .*icestream.stream"):
             next(iter(icestream.stream(**arguments)))
-    assert found == reference[:6]
+    assert found == shared.reference[:6]
     assert read_status(tmp_path / "kept", "fetcher", FetcherStatus) is not None
     stored = (tmp_path / "kept" / "config.json").read_text()
     (tmp_path / "kept" / "config.json").write_text(stored.replace('"model": "none"', '"model": "wgan"'))
@@ -295,76 +267,60 @@ def test_a_second_thread_on_a_stream_gets_a_clear_error_and_the_first_one_goes_o
 # ------------------------------------------------------------------ ranks that torchrun starts
 
 RANK = """
-import json, os, sys
+import json, sys
 from itertools import islice
 from pathlib import Path
 import torch, torch.distributed as dist
 import icestream
 
-files, folder, resume = sys.argv[1:]
+files, folder = sys.argv[1:]
 dist.init_process_group("gloo")
+rank, seen, states = dist.get_rank(), [], []
 settings = {"stream.block_files": 3, "stream.slot_mib": 1}
-stream = icestream.stream(files, decoders=1, batch_events=50, device="cpu", seed=3, settings=settings)
-if resume:
-    stream.load_state_dict(torch.load(resume, weights_only=True))
-seen = []
-for batch in islice(stream, None if resume else 2):
-    assert batch.num_events and 50 <= batch.total_events < 54 or resume  # microbatches of 3 events, or of 4
-    seen.append([sorted(batch.events["primary_id"].tolist()), stream.run_dir.name, batch.total_events])
-rank = dist.get_rank()
-torch.save(stream.state_dict(), f"{folder}/state-{rank}.pt")
+for most in (2, None):
+    with icestream.stream(files, decoders=1, batch_events=50, device="cpu", seed=3, settings=settings) as stream:
+        if states:
+            stream.load_state_dict(states[1])
+        for batch in islice(stream, most):
+            assert batch.num_events and 50 <= batch.total_events < 54 or states  # microbatches of 3 events, or of 4
+            seen.append([sorted(batch.events["primary_id"].tolist()), stream.run_dir.name, batch.total_events])
+        torch.save(stream.state_dict(), f"{folder}/state-{rank}.pt")
+    dist.barrier()
+    states = [torch.load(f"{folder}/state-{other}.pt", weights_only=True) for other in range(2)]
+    assert states[0] == states[1]
 Path(f"{folder}/seen-{rank}.json").write_text(json.dumps(seen))
-stream.close()
 dist.destroy_process_group()
 """
-
-
-def run_ranks(files: Path, folder: Path, resume: str = "") -> list[Any]:
-    """What each of two ranks has seen, as JSON."""
-    folder.mkdir()
-    script = folder / "rank.py"
-    script.write_text(RANK)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    package = str(Path(icestream.__file__).parents[1])
-    with subprocess.Popen(
-        [*torchrun, str(script), str(files), str(folder), resume],
-        env=os.environ | {"PYTHONPATH": package, "GLOO_SOCKET_IFNAME": "lo"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            _, errors = process.communicate(timeout=240)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, errors
-    return [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(2)]
 
 
 def test_two_ranks_share_one_stream_and_the_state_of_either_continues_it(
     files: Path, shared: Shared, tmp_path: Path
 ) -> None:
-    first = run_ranks(files, tmp_path / "first")
-    states = [torch.load(tmp_path / f"first/state-{rank}.pt", weights_only=True) for rank in range(2)]
-    assert states[0] == states[1]
-    rest = run_ranks(files, tmp_path / "rest", str(tmp_path / "first/state-1.pt"))
-    assert len({folder for ranks in (first[0], first[1]) for _, folder, _ in ranks}) == 1, "one fetcher for both"
-    steps = [*zip(*first, strict=True), *zip(*rest, strict=True)]
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"PYTHONPATH": PACKAGE_ROOT, "GLOO_SOCKET_IFNAME": "lo"}
+    command = [*torchrun, str(script), str(files), str(tmp_path)]
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=WAIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, errors
+    seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)]
+    assert len({folder for ranks in seen for _, folder, _ in ranks}) == 2, "one fetcher for both, of each stream"
+    steps = list(zip(*seen, strict=True))
     assert [sorted(one[0] + other[0]) for one, other in steps] == shared.ids
     assert all(one[0] != other[0] for one, other in steps)
     assert all(one[2] == other[2] == len(one[0]) + len(other[0]) for one, other in steps)
 
 
 def test_a_rank_without_a_process_group_is_one_clear_error(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "h",
-        "MASTER_PORT": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "h", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
     with (
         icestream.stream(files, device="cpu") as stream,
         pytest.raises(icestream.BadInputError, match=r"rank 0 of 2: call torch.distributed.init_process_group\(\)"),

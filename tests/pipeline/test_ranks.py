@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from runs import COUNTING, SMALL_STREAM, Processes, kill, same, settings
+from runs import COUNTING, SMALL_STREAM, Processes, finished, kill, same, settings
 from showers import Server, Showers, bytes_under, urls
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -52,16 +51,6 @@ def of_one(alone: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def of_two(together: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """The run with two trainers, which nobody disturbed."""
     yield from finished(tmp_path_factory.mktemp("two"), together)
-
-
-def finished(folder: Path, arguments: list[str]) -> Iterator[Processes]:
-    processes = Processes(folder / "run", folder)
-    try:
-        processes.train(*arguments)
-        processes.assert_nothing_is_left()
-        yield processes
-    finally:
-        processes.end()
 
 
 def curves(processes: Processes) -> dict[str, list[tuple[int, float]]]:

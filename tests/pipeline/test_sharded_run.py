@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from proc import command_line
-from runs import COUNTING, SMALL_STREAM, Processes, kill, same, settings
+from runs import COUNTING, SMALL_STREAM, Processes, finished, kill, same, settings
 from showers import EPOCHS, Showers
 
 from common.paths import INVENTORY_FOLDER
@@ -35,8 +36,8 @@ def by_trainer(processes: Processes) -> dict[str, list[str]]:
 def pid_of(processes: Processes, verb: str, shard: int) -> int:
     """Process of a shard's service; 0: there is none."""
     for pid in processes.pids(verb):
-        words = command_line(pid)
-        if words[words.index("--shard") + 1] == str(shard):
+        words = command_line(pid)  # none, if it has just ended
+        if ("--shard", str(shard)) in pairwise(words):
             return pid
     return 0
 
@@ -50,27 +51,20 @@ def assert_same(processes: Processes, undisturbed: Processes) -> None:
     assert processes.summary().events == undisturbed.summary().events
 
 
-Finished = tuple[Processes, list[str]]
-"""Run that nobody disturbed, and its arguments."""
-
-
-def finished(folder: Path, command: list[str]) -> Iterator[Finished]:
-    processes = Processes(folder / "run", folder)
-    try:
-        processes.train(*command)
-        yield processes, command
-    finally:
-        processes.end()
+@pytest.fixture(scope="module")
+def four(showers: Showers) -> list[str]:
+    """Arguments of a run in four shards."""
+    return arguments(showers, 4)
 
 
 @pytest.fixture(scope="module")
-def of_four(showers: Showers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
-    """In four shards."""
-    yield from finished(tmp_path_factory.mktemp("four-shards"), arguments(showers, 4))
+def of_four(four: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """That run, which nobody disturbed."""
+    yield from finished(tmp_path_factory.mktemp("four-shards"), four)
 
 
-def test_every_event_is_trained_once_an_epoch(of_four: Finished, showers: Showers) -> None:
-    processes, _ = of_four
+def test_every_event_is_trained_once_an_epoch(of_four: Processes, showers: Showers) -> None:
+    processes = of_four
     processes.summary().assert_read(EPOCHS * showers.events)
     shards = len(processes.trainer.shards)
     audits = by_trainer(processes)
@@ -92,10 +86,9 @@ def test_every_event_is_trained_once_an_epoch(of_four: Finished, showers: Shower
 
 
 def test_a_killed_fetcher_of_one_shard_and_a_killed_trainer_change_nothing(
-    processes: Processes, of_four: Finished
+    processes: Processes, four: list[str], of_four: Processes
 ) -> None:
-    other, command = of_four
-    run = processes.start_and_reach(5, command, before=other.summary()["steps"])
+    run = processes.start_and_reach(5, four, before=of_four.summary()["steps"])
     victim = processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1), "the fetcher of shard 1")
     kill(victim)
     processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1) not in (0, victim), "its restart")
@@ -105,15 +98,16 @@ def test_a_killed_fetcher_of_one_shard_and_a_killed_trainer_change_nothing(
     processes.release()
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"] == {"fetcher": 1, "decoder": 0, "trainer": 1}
-    assert_same(processes, other)
+    assert_same(processes, of_four)
 
 
-def test_a_stopped_run_goes_on_with_another_number_of_trainers(processes: Processes, of_four: Finished) -> None:
-    other, command = of_four
-    processes.train(*command, "--trainers", "2", "--max-steps", "20")
-    processes.train(*command, "--trainers", "1", "--max-steps", "0")
-    assert processes.audits() == other.audits() != []
-    assert processes.summary().events == other.summary().events
+def test_a_stopped_run_goes_on_with_another_number_of_trainers(
+    processes: Processes, four: list[str], of_four: Processes
+) -> None:
+    processes.train(*four, "--trainers", "2", "--max-steps", "20")
+    processes.train(*four, "--trainers", "1", "--max-steps", "0")
+    assert processes.audits() == of_four.audits() != []
+    assert processes.summary().events == of_four.summary().events
 
 
 def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_the_trainer(

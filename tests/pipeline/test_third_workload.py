@@ -45,12 +45,7 @@ def hits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(1)
     hits = [
         [
-            {
-                "time": 10.0 * hit,
-                "charge": random.uniform(0.0, 0.5),
-                "sensor": hit,
-                "noise": bool(random.random() < 0.3),
-            }
+            {"time": 10.0 * hit, "charge": random.uniform(0.0, 0.5), "sensor": hit, "noise": random.random() < 0.3}
             for hit in range(number)
         ]
         for number in random.integers(0, 6, EVENTS)
@@ -77,23 +72,11 @@ def test_a_workload_that_is_one_folder_trains_end_to_end(processes: Processes, f
     stored = torch.load(processes.run_dir / "checkpoints" / "best.pt", weights_only=True)
     assert stored["step"] > 0
     assert {"loss", "factor", "loss_ma_500"} <= processes.trainer.losses.keys()
-    exit_code, output = run_verb(processes, environment)
-    assert exit_code == 0, output
-    assert float(output) == pytest.approx(FACTOR, rel=0.01)
-
-
-def run_verb(processes: Processes, environment: dict[str, str]) -> tuple[int, str]:
-    """`icestream factor CHECKPOINT`."""
     checkpoint = processes.run_dir / "checkpoints" / f"step-{processes.checkpoint_step():09d}.pt"
-    done = subprocess.run(
-        [sys.executable, "-m", "icestream", "factor", str(checkpoint)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=PACKAGE_ROOT,
-        env=os.environ | environment,
-    )
-    return done.returncode, done.stdout + done.stderr
+    command = [sys.executable, *ICESTREAM, "factor", str(checkpoint)]
+    done = subprocess.run(command, cwd=PACKAGE_ROOT, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(done.stdout) == pytest.approx(FACTOR, rel=0.01)
 
 
 # ------------------------------------------------------------------ a user's own model in the full trainer

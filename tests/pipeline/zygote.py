@@ -239,7 +239,7 @@ class Forked:
         finally:
             os.close(writing)
         self._told = open(reading, "rb", buffering=0)  # noqa: PTH123, SIM115
-        self.pid = int(self._line() or 0)
+        self.pid = int(self._told.readline() or 0)
         assert self.pid, "the zygote has ended: see its output above"
         self.returncode: int | None = None
 
@@ -258,21 +258,15 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
     def _await(self, timeout_s: float | None) -> int | None:
         if self.returncode is None:
             with selectors.PollSelector() as selector:
                 selector.register(self._told, selectors.EVENT_READ)
                 if not selector.select(timeout_s):
                     return None
-            self.returncode = int(self._line())
+            self.returncode = int(self._told.readline())
             self._told.close()
         return self.returncode
-
-    def _line(self) -> bytes:
-        return self._told.readline()
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -71,9 +72,11 @@ def test_the_bound_of_the_particles_is_an_upper_one_and_tight(
     assert sum(counts) <= group.particles <= sum(counts) + counts.count(0) // 3
 
 
-def test_a_row_group_that_no_unit_can_hold_gets_spans(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_events, write_hdf5])
+def test_a_row_group_that_no_unit_can_hold_gets_spans(tmp_path: Path, write: Callable[..., Path]) -> None:
     counts = [30] * 60 + [90] + [1] * 60
-    (group,) = footer_of(write_events(tmp_path / "f.parquet", make_events(counts))).row_groups
+    (group,) = footer_of(write(tmp_path / "f.parquet", make_events(counts))).row_groups
+    assert group.particles == sum(counts)
     assert len(group.spans) > 2
     assert sum(span.rows for span in group.spans) == len(counts)
     for span in group.spans:
@@ -85,12 +88,18 @@ def test_a_file_without_rows_has_none(tmp_path: Path) -> None:
     assert footer_of(write_events(tmp_path / "f.parquet", [])).rows == 0
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.99])
-def test_a_truncated_file_is_told(tmp_path: Path, kept: float) -> None:
-    path = write_events(tmp_path / "f.parquet", make_events([1] * 100))
+@pytest.mark.parametrize(
+    ("write", "kept", "told"),
+    [
+        *((write_events, kept, "truncated, or not Parquet") for kept in (0.5, 0.99)),
+        *((write_hdf5, kept, "truncated, or damaged: .*truncated file: eof") for kept in (0.3, 0.999)),
+    ],
+)
+def test_a_truncated_file_is_told(tmp_path: Path, write: Callable[..., Path], kept: float, told: str) -> None:
+    path = write(tmp_path / "f.parquet", make_events([1] * 100))
     raw = path.read_bytes()
     path.write_bytes(raw[: int(len(raw) * kept)])
-    with pytest.raises(BadFileError, match="truncated, or not Parquet"):
+    with pytest.raises(BadFileError, match=told):
         footer_of(path)
 
 

@@ -107,8 +107,7 @@ def forms_of(per: Per) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("per", "form"),
-    [("event", "list"), ("event", "flat"), ("particle", "list"), ("particle", "shared struct")],
+    ("per", "form"), [("event", "list"), ("event", "flat"), ("particle", "list"), ("particle", "shared struct")]
 )
 @pytest.mark.parametrize(
     ("dtype", "file_dtype", "value", "told"),
@@ -352,6 +351,3 @@ def test_only_the_parts_of_a_struct_that_are_read_are_checked_and_those_that_arr
                     read_footer(path, workload, STREAM, SlotCapacity(workload, STREAM))
             else:
                 assert not decoded(path, workload, STREAM)[0][0].bad
-
-
-# ------------------------------------------------------------------ list views

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import decoded_files
@@ -10,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from muon_files import Event, make_event, make_events
+from muon_files import Event, make_event, make_events, make_table, write_events
 
 from common.config import SourceConfig, StreamConfig
 from common.files.parquet.reader import ParquetReader
@@ -23,42 +22,6 @@ STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=
 AS_IT_IS = SourceConfig()
 
 
-def outlier_path(run_dir: Path, k: int) -> Path:
-    """Of unit k in the only plan there is; it may not exist."""
-    found = list((run_dir / OUTLIER_FOLDER).glob(f"unit-{k:010d}-*.parquet"))
-    assert len(found) <= 1
-    return found[0] if found else run_dir / "none"
-
-
-def list_type(kind: str, value: pa.DataType, size: int) -> pa.DataType:
-    return pa.list_(value, size) if kind == "fixed" else getattr(pa, "list_" if kind == "list" else kind)(value)
-
-
-def table_of(events: Sequence[Event], layout: dict[str, object]) -> pa.Table:
-    number = layout["number"]
-    muon = list_type(str(layout["muon"]), number, 3)
-    width = next(len(event.primary) for event in events if event.primary is not None)
-    return pa.table(
-        {
-            "primary_major_id": pa.array([event.major for event in events], pa.uint64()),
-            "primary_minor_id": pa.array([event.minor for event in events], pa.uint64()),
-            "primary": pa.array([event.primary for event in events], list_type(str(layout["primary"]), number, width)),
-            "muons": pa.array([event.muons for event in events], list_type(str(layout["muons"]), muon, 0)),
-        }
-    )
-
-
-def write(path: Path, events: Sequence[Event], layout: dict[str, object]) -> Path:
-    table = table_of(events, layout)
-    pq.write_table(
-        table,
-        path,
-        row_group_size=layout["rows_per_group"],
-        use_dictionary=False,
-    )
-    return path
-
-
 def decoded(
     path: Path, run_dir: Path, stream: StreamConfig, source: SourceConfig = AS_IT_IS
 ) -> list[tuple[Unit, Layout, Tally, UnitArrays]]:
@@ -69,28 +32,6 @@ def decoded(
     return [(one.unit, one.layout, one.tally, one.arrays) for one in found]
 
 
-def events_of(arrays: UnitArrays) -> dict[int, Event]:
-    """Events by their row in the file."""
-    offsets = arrays.offsets
-    found = {}
-    for i, row in enumerate(arrays.event_columns["source_row"][:, 0].tolist()):
-        major, minor = arrays.event_columns["primary_id"][i].tolist()
-        muons = arrays.particle_columns["muons"][offsets[i] : offsets[i + 1]].tolist()
-        primary = tuple(arrays.event_columns["primary"][i].tolist())
-        assert row not in found, "an event comes once"
-        found[row] = Event(major, minor, primary, tuple(map(tuple, muons)))
-    return found
-
-
-PLAIN: dict[str, object] = {
-    "primary": "list",
-    "muons": "list",
-    "muon": "list",
-    "number": pa.float32(),
-    "rows_per_group": 100,
-}
-
-
 def test_slant_depths_are_vertical_in_the_slot_and_as_they_were_among_the_outliers(tmp_path: Path) -> None:
     depth_m, zenith = np.array([1500.0, 2000.0, 2500.0]), np.array([0.0, 0.7, 1.2])
     slant_m = slant_depth_m(np.cos(zenith), depth_m)
@@ -98,12 +39,14 @@ def test_slant_depths_are_vertical_in_the_slot_and_as_they_were_among_the_outlie
         Event(i, 0, (1e5, float(zenith[i]), 4.0, float(slant_m[i])), make_event(i, count).muons)
         for i, count in enumerate([2, 3, 9])
     ]
-    path = write(tmp_path / "f.parquet", events, {**PLAIN, "number": pa.float64()})
+    path = tmp_path / "f.parquet"
+    pq.write_table(make_table(events, number=pa.float64()), path)
     source = SourceConfig(depth_kind="slant")
     ((_, layout, _, arrays),) = decoded(path, tmp_path, STREAM.model_copy(update={"shuffle": False}), source)
     assert layout.events == 2
     np.testing.assert_allclose(arrays.event_columns["primary"][:, 3], depth_m[:2], rtol=1e-6)
-    (aside,) = pq.read_table(outlier_path(tmp_path, 0))["primary"].to_pylist()
+    (path,) = (tmp_path / OUTLIER_FOLDER).glob("unit-0000000000-*.parquet")
+    (aside,) = pq.read_table(path)["primary"].to_pylist()
     assert aside[3] == slant_m[2], "an outlier file is an input like the one that it comes from"
 
 
@@ -117,7 +60,7 @@ def with_nulls() -> list[Event]:
 
 
 def test_nulls_are_a_named_error_by_default(tmp_path: Path) -> None:
-    ((_, layout, tally, _),) = decoded(write(tmp_path / "f.parquet", with_nulls(), PLAIN), tmp_path, STREAM)
+    ((_, layout, tally, _),) = decoded(write_events(tmp_path / "f.parquet", with_nulls()), tmp_path, STREAM)
     assert (layout.events, tally.quarantined) == (0, 4)
     assert "3 of its 4 events are invalid" in tally.bad[0].reason
     assert "column 'primary': expected none (source.nulls = " in tally.bad[0].reason
@@ -126,34 +69,31 @@ def test_nulls_are_a_named_error_by_default(tmp_path: Path) -> None:
 
 def test_files_of_different_layouts_make_one_unit(tmp_path: Path) -> None:
     stream = STREAM.model_copy(update={"max_particles_per_event": 5})
-    others = [{**PLAIN, "muon": "fixed"}, {**PLAIN, "number": pa.float64(), "muons": "large_list"}, PLAIN]
-    content = [make_events([1, 7, 2], first=10 * i) for i in range(3)]
-    paths = [
-        write(tmp_path / f"{i}.parquet", events, layout)
-        for i, (events, layout) in enumerate(zip(content, others, strict=True))
-    ]
+    first, second, third = (make_events([1, 7, 2], first=10 * i) for i in range(3))
+    fixed = pa.array([event.muons for event in first], pa.list_(pa.list_(pa.float32(), 3)))
+    tables = [make_table(first).set_column(3, "muons", fixed), make_table(third)]
+    tables.insert(1, make_table(second, number=pa.float64(), list_of=pa.large_list))
+    paths = [tmp_path / f"{i}.parquet" for i in range(3)]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table, path, use_dictionary=False)
     (one,) = decoded_files.decoded(decoded_files.planned(paths, MUONS, stream), MUONS, stream, tmp_path)
     majors = one.arrays.event_columns["primary_id"][:, 0].tolist()
     assert sorted(majors) == [0, 2, 10, 12, 20, 22]
     assert one.tally.outliers == 3
     paths = list((tmp_path / OUTLIER_FOLDER).iterdir())
     assert len(paths) == 3, "each of its own types: no number changes"
-    aside = pa.concat_tables([pq.read_table(path, columns=["primary_major_id", "num_particles"]) for path in paths])
-    assert sorted(zip(aside["primary_major_id"].to_pylist(), aside["num_particles"].to_pylist(), strict=True)) == [
-        (1, 7),
-        (11, 7),
-        (21, 7),
-    ]
+    aside = [pq.read_table(path, columns=["primary_major_id", "num_particles"]).to_pylist() for path in paths]
+    assert sorted([tuple(row.values()) for rows in aside for row in rows]) == [(1, 7), (11, 7), (21, 7)]
 
 
 def test_spans_of_one_large_row_group_are_read_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "f.parquet", make_events([3] * 400), {**PLAIN, "rows_per_group": 1000})
+    path = write_events(tmp_path / "f.parquet", make_events([3] * 400))
     scans = []
     iterate = ParquetReader._iterate
     monkeypatch.setattr(ParquetReader, "_iterate", lambda *args: scans.append(1) or iterate(*args))  # type: ignore[func-returns-value]
     stream = STREAM.model_copy(update={"unit_events": 30, "slot_mib": 4096 / 2**20})
     found = decoded(path, tmp_path, stream)
     assert len(found) > 5
-    rows = sorted(row for _, _, _, arrays in found for row in events_of(arrays))
-    assert rows == list(range(400))
+    rows = [row for _, _, _, arrays in found for row in arrays.event_columns["source_row"][:, 0].tolist()]
+    assert sorted(rows) == list(range(400)), "an event comes once"
     assert len(scans) == 1

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from muon_files import Event, make_event, make_events, make_table, write_events
+from muon_files import Event, assert_rows, make_event, make_events, make_table, write_events
 
 from common.files.by_content import rows_of
 from common.files.parquet import reader as parquet
 from common.files.parquet.reader import ParquetReader
-from common.files.rows import BadRowsError, Beat, RaggedRows
+from common.files.rows import BadRowsError
 from common.messages import Part
 from workloads.muons.columns import MUONS
 
@@ -31,38 +31,6 @@ def part_of(path: Path, rows: int, *, row_group: int = 0, first_row: int = 0) ->
     return Part(0, str(path), row_group, first_row, rows, 1 << 20, 0)
 
 
-def read(reader: ParquetReader, *parts: Part, beat: Beat = lambda: None) -> RaggedRows:
-    """The rows in one piece."""
-    pieces = reader.read(parts, beat)
-    nulls = [np.zeros(len(one.counts), np.bool_) if one.is_null is None else one.is_null for one in pieces]
-    return RaggedRows(
-        counts=np.concatenate([one.counts for one in pieces]),
-        event_columns={n: np.concatenate([one.event_columns[n] for one in pieces]) for n in pieces[0].event_columns},
-        particle_columns={
-            n: np.concatenate([one.particle_columns[n] for one in pieces]) for n in pieces[0].particle_columns
-        },
-        large=pieces[0].large,
-        large_events=pieces[0].large_events,
-        particles_dropped=sum(one.particles_dropped for one in pieces),
-        is_null=np.concatenate(nulls),
-    )
-
-
-def assert_rows(rows: RaggedRows, events: list[Event]) -> None:
-    """What the reader gave is what a loop over the events gives."""
-    assert rows.counts.tolist() == [len(event.muons) for event in events]
-    primary = np.array([event.primary for event in events], "<f4").reshape(-1, 4)
-    assert np.array_equal(rows.event_columns["primary"], primary)
-    ids = np.array([(event.major, event.minor) for event in events], "<u8").reshape(-1, 2)
-    assert np.array_equal(rows.event_columns["primary_id"], ids)
-    muons = np.array([muon for event in events for muon in event.muons], "<f4").reshape(-1, 3)
-    assert np.array_equal(rows.particle_columns["muons"], muons)
-    assert {name: array.dtype.str for name, array in rows.event_columns.items()} == {
-        "primary": "<f4",
-        "primary_id": "<u8",
-    }
-
-
 @pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
 @pytest.mark.parametrize("number", [pa.float32(), pa.float64()])
 def test_rows_are_what_a_loop_over_them_gives(
@@ -70,7 +38,7 @@ def test_rows_are_what_a_loop_over_them_gives(
 ) -> None:
     events = make_events([3, 0, 1, 7, 0, 0, 2])
     pq.write_table(make_table(events, list_of=list_of, number=number), tmp_path / "f.parquet")  # type: ignore[arg-type]
-    assert_rows(read(reader, part_of(tmp_path / "f.parquet", 7)), events)
+    assert_rows(reader.read([part_of(tmp_path / "f.parquet", 7)]), events)
 
 
 @settings(deadline=None, max_examples=30)
@@ -89,7 +57,7 @@ def test_any_part_of_a_row_group_is_those_rows(
     for batch_rows in (1 << 15, 4):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parquet, "_BATCH_ROWS", batch_rows)
-            found = read(reader, part_of(path, rows, row_group=row_group, first_row=first))
+            found = reader.read([part_of(path, rows, row_group=row_group, first_row=first)])
         assert_rows(found, group[first : first + rows])
     reader.close()
 
@@ -100,7 +68,7 @@ def test_the_beat_comes_on_the_way_to_a_span_far_behind_in_its_row_group(
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
     path = write_events(tmp_path / "f.parquet", make_events([1] * 20))
     beats: list[int] = []
-    read(reader, part_of(path, 2, first_row=18), beat=lambda: beats.append(1))
+    reader.read([part_of(path, 2, first_row=18)], lambda: beats.append(1))
     assert len(beats) >= 10
 
 
@@ -114,9 +82,9 @@ def test_particles_without_energy_are_dropped_and_counted(
         make_event(1, 2),
         replace(make_event(2, 0), muons=(filler, (5.0, 1.0, 2.0), filler)),
     ]
-    rows = read(reader, part_of(write_events(tmp_path / "f.parquet", events), 3))
-    assert rows.particles_dropped == 3
-    assert_rows(rows, [make_event(0, 0), make_event(1, 2), replace(make_event(2, 0), muons=((5.0, 1.0, 2.0),))])
+    pieces = reader.read([part_of(write_events(tmp_path / "f.parquet", events), 3)])
+    assert sum(one.particles_dropped for one in pieces) == 3
+    assert_rows(pieces, [make_event(0, 0), make_event(1, 2), replace(make_event(2, 0), muons=((5.0, 1.0, 2.0),))])
 
 
 GOOD = [make_event(number, 2) for number in range(12)]
@@ -170,7 +138,7 @@ def test_one_bad_event_is_invalid_and_all_others_are_read(
     assert rows.is_null is not None
     assert np.flatnonzero(rows.is_null).tolist() == rows.invalid_rows.tolist() == one.rows.tolist()
     empty = replace(make_event(0, 0), major=0, minor=0, primary=(0.0,) * 4)
-    assert_rows(rows, [*GOOD[first_row:BROKEN_ROW], empty, *GOOD[BROKEN_ROW + 1 :]])
+    assert_rows([rows], [*GOOD[first_row:BROKEN_ROW], empty, *GOOD[BROKEN_ROW + 1 :]])
     assert rows.invalid_events is not None
     assert str(rows.invalid_events.to_pylist()) == str(table.slice(BROKEN_ROW, 1).to_pylist())  # NaN is not NaN
     with pytest.raises(BadRowsError) as error:
@@ -208,19 +176,11 @@ def test_large_events_behind_invalid_ones_keep_their_rows(tmp_path: Path, reader
     assert rows.large_events["primary_major_id"].to_pylist() == [1]
 
 
-def test_rows_of_a_file_that_was_planned_and_is_gone_are_quarantined(reader: ParquetReader) -> None:
-    part = replace(part_of(Path("x"), 5), path="", remote="/data/f.parquet")
-    with pytest.raises(
-        BadRowsError, match=r"^/data/f\.parquet: row group 0: the file was there when the plan was made"
-    ):
-        read(reader, part)
-
-
 def test_a_file_that_was_evicted_is_closed_before_the_next_is_opened(tmp_path: Path, reader: ParquetReader) -> None:
     first, second = (write_events(tmp_path / f"{name}.parquet", make_events([1])) for name in "ab")
-    read(reader, part_of(first, 1))
+    reader.read([part_of(first, 1)])
     first.unlink()
-    read(reader, part_of(second, 1))
+    reader.read([part_of(second, 1)])
     maps = Path("/proc/self/maps").read_text() + "".join(
         str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
     )
@@ -231,9 +191,9 @@ def test_a_file_that_was_evicted_is_closed_before_the_next_is_opened(tmp_path: P
 def test_a_row_group_that_is_not_there_or_shorter_is_told(tmp_path: Path, reader: ParquetReader) -> None:
     path = write_events(tmp_path / "f.parquet", make_events([1, 1]))
     with pytest.raises(BadRowsError, match=r"^pelican://osg/f\.parquet: row group 3 can't be read: "):
-        read(reader, replace(part_of(path, 1, row_group=3), remote="pelican://osg/f.parquet"))
+        reader.read([replace(part_of(path, 1, row_group=3), remote="pelican://osg/f.parquet")])
     with pytest.raises(BadRowsError, match="has 2 of the 5 rows that its footer promised"):
-        read(reader, part_of(path, 5))
+        reader.read([part_of(path, 5)])
 
 
 def test_a_read_of_many_row_groups_holds_none_of_them_as_stored_but_the_current_one(tmp_path: Path) -> None:

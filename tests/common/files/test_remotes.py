@@ -25,16 +25,23 @@ BODY = bytes(range(256)) * 5000  # more than one chunk
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers with these statuses in turn, then 200; `short` bodies end before the length that was told."""
+    """Answers with these statuses in turn, then 200; `short` bodies end before the length that was told.
+
+    Whoever asks `localhost` is led to 127.0.0.1.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[int | str] = []
-        self.gets = self.sent = 0
+        self.heads = self.gets = self.sent = 0
 
     @property
     def source(self) -> SourceFile:
         return SourceFile(f"http://127.0.0.1:{self.server_port}/f.parquet", len(BODY))
+
+    @property
+    def leading(self) -> SourceFile:
+        return SourceFile(f"http://localhost:{self.server_port}/f.parquet", len(BODY))
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -43,12 +50,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(BODY)))
+    def begin(self, status: int, length: int, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(length), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
 
+    def leads_away(self) -> bool:
+        is_led = self.headers["Host"].startswith("localhost")
+        if is_led:
+            self.begin(302, 0, Location=self.server.source.url)
+        return is_led
+
+    def do_HEAD(self) -> None:
+        if not self.leads_away():
+            self.server.heads += 1
+            self.begin(200, len(BODY))
+
     def do_GET(self) -> None:
+        if self.leads_away():
+            return
         self.server.gets += 1
         answer = self.server.answers.pop(0) if self.server.answers else 200
         if isinstance(answer, int) and answer != 200:
@@ -57,9 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if isinstance(answer, str) and answer.startswith("endless"):
             self.send_endlessly(206 if answer == "endless range" else 200)
             return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(BODY)))
-        self.end_headers()
+        self.begin(200, len(BODY))
         self.wfile.write(BODY[:1000] if answer == "short" else BODY)
         self.close_connection = True
 
@@ -96,28 +115,21 @@ def test_a_transfer_that_failed_is_tried_again(server: Server, tmp_path: Path, f
     assert server.gets >= 3
 
 
-@pytest.mark.parametrize("failure", [503, "short"])
-def test_a_transfer_that_fails_each_time_is_given_up_and_leaves_nothing(
-    server: Server, tmp_path: Path, failure: int | str
-) -> None:
-    server.answers = [failure] * 100
-    with pytest.raises(TransientError):
-        fetch(server.source, tmp_path / "f.parquet")
-    assert list(tmp_path.iterdir()) == []
-    assert server.gets >= 4
-
-
 @pytest.mark.parametrize(
-    ("failure", "told"),
-    [(404, "does not exist any more"), (400, "the server refuses it"), (403, "the server refuses it")],
+    ("failure", "error", "told"),
+    [
+        *((failure, TransientError, ".") for failure in (503, "short")),
+        (404, BadInputError, "does not exist any more"),
+        *((failure, BadInputError, "the server refuses it") for failure in (400, 403)),
+    ],
 )
-def test_a_file_that_is_gone_or_refused_is_not_tried_again(
-    server: Server, tmp_path: Path, failure: int, told: str
+def test_a_transfer_that_fails_each_time_is_given_up_and_one_that_is_refused_at_once_and_nothing_is_left(
+    server: Server, tmp_path: Path, failure: int | str, error: type[Exception], told: str
 ) -> None:
     server.answers = [failure] * 100
-    with pytest.raises(BadInputError, match=told):
+    with pytest.raises(error, match=told):
         fetch(server.source, tmp_path / "f.parquet")
-    assert server.gets == 1
+    assert server.gets >= 4 if error is TransientError else server.gets == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,38 +200,6 @@ def test_no_remote_name_leaves_the_cache_directory(tmp_path: Path, url: str) -> 
     path.touch()
 
 
-class Leads(http.server.BaseHTTPRequestHandler):
-    """Leads from `localhost` to 127.0.0.1, and notes who comes there."""
-
-    came: list[str]
-
-    def do_GET(self) -> None:
-        if self.headers["Host"].startswith("127"):
-            self.came.append(self.path)
-            self.send_response(200)
-        else:
-            self.send_response(302)
-            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/latest/meta-data")  # type: ignore[attr-defined]
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def leading() -> Iterator[str]:
-    Leads.came = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Leads) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://localhost:{running.server_port}/f.parquet"
-        running.shutdown()
-        thread.join()
-
-
 @pytest.fixture
 def public_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine for which `localhost` is a server on the internet."""
@@ -231,17 +211,17 @@ def public_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("public_localhost")
-def test_a_server_on_the_internet_leads_no_input_into_this_network(leading: str, tmp_path: Path) -> None:
+def test_a_server_on_the_internet_leads_no_input_into_this_network(server: Server, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"localhost: its redirect leads to 127\.0\.0\.1, which is inside"):
-        fetch(SourceFile(leading, 10), tmp_path / "f.parquet")
+        fetch(server.leading, tmp_path / "f.parquet")
     with pytest.raises(BadInputError, match=r"can't be listed.*its redirect leads to 127\.0\.0\.1"):
-        list(_expand_remote(leading))
-    assert Leads.came == []
+        list(_expand_remote(server.leading.url))
+    assert server.gets == server.heads == 0
 
 
-def test_a_server_in_this_network_may_lead_to_another_one(leading: str, tmp_path: Path) -> None:
-    fetch(SourceFile(leading, 0), tmp_path / "f.parquet")
-    assert set(Leads.came) == {"/latest/meta-data"}
+def test_a_server_in_this_network_may_lead_to_another_one(server: Server, tmp_path: Path) -> None:
+    fetch(server.leading, tmp_path / "f.parquet")
+    assert (tmp_path / "f.parquet").read_bytes() == BODY
 
 
 @pytest.mark.usefixtures("public_localhost")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,41 +33,21 @@ def answer(status: str, *headers: str | bytes, body: bytes = b"") -> bytes:
 
 
 @pytest.fixture
-def thread(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[PelicanThread]:
-    for name, value in federation.certs.client_env().items():
-        monkeypatch.setenv(name, value)
+def thread(
+    federation: Federation, connect: Callable[..., PelicanThread], monkeypatch: pytest.MonkeyPatch
+) -> PelicanThread:
     monkeypatch.setattr("common.pelican.client._LIST_TRIES", 1)
     monkeypatch.setattr("common.pelican.client._SOURCES_TTL_S", 0.0)
     federation.put("/public/h/a.bin", CONTENT)
-    made = PelicanThread(PelicanConfig())
-    yield made
-    made.close()
+    return connect()
 
 
 HALF = CONTENT[500:]
-RANGES = [
-    "bytes 0-1/²",
-    f"bytes 500-999/{'9' * 5000}",
-    "bytes 0-499/1000",
-    "bytes 999-500/1000",
-    "",
-    OSC_52,
+RANGES = ["bytes 0-1/²", f"bytes 500-999/{'9' * 5000}", "bytes 0-499/1000", "bytes 999-500/1000", "", OSC_52]
+ODD_RANGES = [
+    answer("206 Partial Content", *[f"Content-Range: {text}"] * bool(text), "Content-Length: 500", body=HALF)
+    for text in RANGES
 ]
-
-
-@pytest.mark.parametrize("content_range", RANGES)
-def test_one_caches_odd_content_range_costs_one_attempt(
-    federation: Federation, thread: PelicanThread, tmp_path: Path, content_range: str
-) -> None:
-    (tmp_path / "a").write_bytes(CONTENT[:500])
-    headers = [f"Content-Range: {content_range}"] * bool(content_range) + ["Content-Length: 500"]
-    federation.caches[0].fault("raw", raw=answer("206 Partial Content", *headers, body=HALF))
-    attempts = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-    assert [attempt.what == "ok" for attempt in attempts] == [False, True]
-    assert (tmp_path / "a").read_bytes() == CONTENT
-    assert "\x1b" not in attempts[0].what
-
-
 ODD = [
     answer("200 OK", "Content-Length: ²", body=CONTENT),
     answer("200 OK", f"Content-Length: {'9' * 5000}", body=CONTENT),
@@ -87,13 +68,19 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("raw", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize(
+    ("have_bytes", "raw"),
+    [*((0, raw) for raw in ODD), *((500, raw) for raw in ODD_RANGES)],
+    ids=range(len(ODD) + len(ODD_RANGES)),
+)
 def test_one_caches_odd_answer_costs_one_attempt(
-    federation: Federation, thread: PelicanThread, tmp_path: Path, raw: bytes
+    federation: Federation, thread: PelicanThread, tmp_path: Path, have_bytes: int, raw: bytes
 ) -> None:
+    (tmp_path / "a").write_bytes(CONTENT[:have_bytes])
     federation.caches[0].fault("raw", raw=raw)
     attempts = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
     assert attempts[-1].what == "ok"
+    assert len(attempts) == 2 or not have_bytes
     assert (tmp_path / "a").read_bytes() == CONTENT
     assert all(attempt.what.isprintable() for attempt in attempts)
 
@@ -178,8 +165,7 @@ def test_only_the_expected_errors_rise_whatever_anybody_answers(
     for server in servers:
         server.fault("raw", raw=raw, methods=methods, match=match)
     place = federation.url("/public/h/a.bin")
-    fresh = PelicanThread(ORIGIN, timeout_s=0.5)  # an error is as good as an answer
-    try:
+    with closing(PelicanThread(ORIGIN, timeout_s=0.5)) as fresh:  # an error is as good as an answer
         for call in (
             lambda: fresh.download(place, tmp_path / "part", 1000),
             lambda: fresh.expand(federation.url("/public/h/*"), (".bin",)),
@@ -192,8 +178,6 @@ def test_only_the_expected_errors_rise_whatever_anybody_answers(
                 call()
             except IcestreamError as error:
                 assert str(error).isprintable()  # noqa: PT017  most answers are no error
-    finally:
-        fresh.close()
 
 
 def test_no_words_of_a_director_reach_the_terminal_as_orders(federation: Federation, thread: PelicanThread) -> None:
@@ -205,13 +189,10 @@ def test_no_words_of_a_director_reach_the_terminal_as_orders(federation: Federat
 
 @pytest.mark.parametrize("digest", ["adler32=zz", "md5=" + "x" * 9000, f"adler32={OSC_52}", "md5=é", "=", "adler32="])
 def test_an_origins_nonsense_for_a_checksum_makes_no_file_bad(
-    federation: Federation, thread: PelicanThread, tmp_path: Path, digest: str
+    federation: Federation, connect: Callable[..., PelicanThread], tmp_path: Path, digest: str
 ) -> None:
-    asking = PelicanThread(ORIGIN)
-    try:
-        raw = answer("200 OK", f"Digest: {digest[:4000]}", "Content-Length: 1000")
-        federation.origin.fault("raw", raw=raw, methods=("HEAD",))
-        attempts = asking.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-        assert [attempt.what for attempt in attempts] == ["ok"]
-    finally:
-        asking.close()
+    federation.put("/public/h/a.bin", CONTENT)
+    raw = answer("200 OK", f"Digest: {digest[:4000]}", "Content-Length: 1000")
+    federation.origin.fault("raw", raw=raw, methods=("HEAD",))
+    attempts = connect(ORIGIN).download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
+    assert [attempt.what for attempt in attempts] == ["ok"]

@@ -7,8 +7,9 @@ import os
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from common.pelican.token_claims import Recipient
 SIZE = 3_000_000
 CONTENT = random.Random(1).randbytes(SIZE)
 MD5 = "md5=" + hashlib.md5(CONTENT).hexdigest()
+ADLER32 = f"adler32={zlib.adler32(CONTENT):08x}"
 SHORT_S = 2.0
 """Timeout for servers that never answer; of a loaded machine others may be silent for a while."""
 
@@ -54,20 +56,13 @@ class Tokens:
 
 
 @pytest.fixture
-def pelican(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    for name, value in federation.certs.client_env().items():
-        monkeypatch.setenv(name, value)
-    made: list[PelicanThread] = []
-
+def pelican(connect: Make) -> Make:
     def make(*tokens: str, checksums: str = "inventory", timeout_s: float = TIMEOUT_S) -> PelicanThread:
-        config = PelicanConfig.model_validate({"checksums": checksums})
         source: Any = Tokens(*tokens)
-        made.append(PelicanThread(config, lambda host: source, timeout_s=timeout_s))
-        return made[-1]
+        config = PelicanConfig.model_validate({"checksums": checksums})
+        return connect(config, lambda host: source, timeout_s=timeout_s)
 
-    yield make
-    for thread in made:
-        thread.close()
+    return make
 
 
 @pytest.fixture
@@ -134,22 +129,14 @@ def test_a_transfer_goes_on_where_the_last_server_broke_off(
     assert int(end) == SIZE - 1, "a range without end gives nothing from XRootD"
 
 
-def test_a_corrupted_byte_is_found_by_its_checksum_and_the_file_comes_from_elsewhere(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path
-) -> None:
-    federation.caches[0].fault("corrupt", 1_234_567)
-    bad, ok = fetched(pelican(), url, tmp_path / "a", checksum=MD5)
-    assert (ok, bad.endswith(f"expected {MD5}")) == ("ok", True)
-
-
 @BOTH_KINDS
-def test_the_origins_checksum_finds_it_too_if_asked_for(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path
+@pytest.mark.parametrize(("checksums", "known"), [("inventory", MD5), ("origin", "")])
+def test_a_corrupted_byte_is_found_by_the_checksum_of_the_list_or_the_origin_and_the_file_comes_from_elsewhere(
+    federation: Federation, pelican: Make, url: str, tmp_path: Path, checksums: str, known: str
 ) -> None:
     federation.caches[0].fault("corrupt", 1_234_567)
-    thread = pelican(checksums="origin")
-    bad, ok = fetched(thread, url, tmp_path / "a")
-    assert (ok, f"expected adler32={zlib.adler32(CONTENT):08x}" in bad) == ("ok", True)
+    bad, ok = fetched(pelican(checksums=checksums), url, tmp_path / "a", checksum=known)
+    assert (ok, f"expected {known or ADLER32}" in bad) == ("ok", True)
 
 
 def test_what_is_corrupt_everywhere_is_bad_for_good_and_nothing_of_it_is_kept(
@@ -169,17 +156,19 @@ def test_a_file_of_another_size_than_the_inventory_says_is_bad(pelican: Make, ur
             pelican().download(url, tmp_path / f"{size}", size)
 
 
-def test_a_file_that_is_gone_is_not_found(federation: Federation, pelican: Make, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no source has it") as error:
-        pelican().download(federation.url("/public/dl/never.bin"), tmp_path / "a", 5)
-    assert len(error.value.attempts) == 4, "every cache, twice"
-
-
-def test_an_unknown_namespace_is_not_found_and_the_directors_words_are_told(
-    federation: Federation, pelican: Make, tmp_path: Path
+@pytest.mark.parametrize(
+    ("path", "told", "attempts"),
+    [
+        ("/public/dl/never.bin", "no source has it", 4),  # every cache, twice
+        ("/nowhere/x.bin", r"the director .* knows no such object or namespace", 0),
+    ],
+)
+def test_what_is_not_there_is_not_found_in_the_words_of_whoever_says_so(
+    federation: Federation, pelican: Make, tmp_path: Path, path: str, told: str, attempts: int
 ) -> None:
-    with pytest.raises(NotFoundError, match=r"the director .* knows no such object or namespace"):
-        pelican().download(federation.url("/nowhere/x.bin"), tmp_path / "a", 5)
+    with pytest.raises(NotFoundError, match=told) as error:
+        pelican().download(federation.url(path), tmp_path / "a", 5)
+    assert len(error.value.attempts) == attempts
 
 
 def test_dead_caches_are_unavailable_and_what_came_stays_for_the_next_try(
@@ -289,12 +278,11 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_cure(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    thread = PelicanThread(PelicanConfig())
-    try:
-        with pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
-            thread.download(federation.url("/public/x"), tmp_path / "a", 1)
-    finally:
-        thread.close()
+    with (
+        closing(PelicanThread(PelicanConfig())) as thread,
+        pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"),
+    ):
+        thread.download(federation.url("/public/x"), tmp_path / "a", 1)
 
 
 def test_close_ends_what_hangs_and_a_later_call_is_told(
@@ -312,22 +300,15 @@ def test_close_ends_what_hangs_and_a_later_call_is_told(
         thread.download(url, tmp_path / "a", SIZE)
 
 
-def test_no_more_transfers_run_than_are_allowed(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path
-) -> None:
-    for name, value in federation.certs.client_env().items():
-        monkeypatch.setenv(name, value)
+def test_no_more_transfers_run_than_allowed(federation: Federation, connect: Make, url: str, tmp_path: Path) -> None:
     fault = federation.caches[0].fault("hang", 0.2)
-    thread = PelicanThread(PelicanConfig(), transfers=2)
+    thread = connect(transfers=2)
     running: list[int] = []
-    try:
-        with ThreadPoolExecutor(6) as threads:
-            transfers = [threads.submit(thread.download, url, tmp_path / f"{i}", SIZE) for i in range(6)]
-            while not all(transfer.done() for transfer in transfers):
-                running.append(thread.running)
-                time.sleep(0.005)
-    finally:
-        thread.close()
+    with ThreadPoolExecutor(6) as threads:
+        transfers = [threads.submit(thread.download, url, tmp_path / f"{i}", SIZE) for i in range(6)]
+        while not all(transfer.done() for transfer in transfers):
+            running.append(thread.running)
+            time.sleep(0.005)
     assert fault.hits >= 2
     assert max(running) == 2
     assert thread.running == 0

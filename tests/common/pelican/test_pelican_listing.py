@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from federation.federation import Federation
@@ -12,7 +12,6 @@ from hostile_values import listing_of
 from common.errors import BadInputError
 from common.pelican.answers import DeniedError, MalformedListing, NotFoundError, UnavailableError
 from common.pelican.client import TIMEOUT_S, ListingProgress
-from common.pelican.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 
 SHORT = pytest.mark.parametrize("thread", [1.0], indirect=True)
@@ -22,14 +21,10 @@ SUFFIXES = (".parquet",)
 
 @pytest.fixture
 def thread(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[PelicanThread]:
-    for name, value in federation.certs.client_env().items():
-        monkeypatch.setenv(name, value)
+    connect: Callable[..., PelicanThread], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> PelicanThread:
     monkeypatch.setattr("common.pelican.client._LIST_TRIES", 2)
-    made = PelicanThread(PelicanConfig(), timeout_s=getattr(request, "param", TIMEOUT_S))
-    yield made
-    made.close()
+    return connect(timeout_s=getattr(request, "param", TIMEOUT_S))
 
 
 @pytest.fixture
@@ -180,7 +175,7 @@ def test_hostile_names_in_a_listing_are_left_out_and_told(
 
 def multistatus(*hrefs: str) -> bytes:
     responses = "".join(f"<D:response><D:href>{href}</D:href></D:response>" for href in hrefs)
-    return f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{responses}</D:multistatus>'.encode()
+    return f'<D:multistatus xmlns:D="DAV:">{responses}</D:multistatus>'.encode()
 
 
 @pytest.mark.parametrize(
@@ -201,7 +196,13 @@ def test_escaped_and_raw_names_are_told_apart(hrefs: list[str], raw_names: bool,
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<html></html>", b"<a", b'<!DOCTYPE x [<!ENTITY a "b">]>' + multistatus("/d/a"), b"\xff\xfe"],
+    [
+        *(b"", b"<html></html>", b"<a", b"\xff\xfe", b'<!DOCTYPE x [<!ENTITY a "b">]>' + multistatus("/d/a")),
+        *(
+            f'<?xml version="1.0" encoding="{code}"?><!DOCTYPE x [<!ENTITY a "b">]><multistatus/>'.encode(code)
+            for code in ("utf-8", "utf-16", "utf-16-le", "utf-16-be")
+        ),
+    ],
 )
 def test_what_is_no_listing_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedListing):

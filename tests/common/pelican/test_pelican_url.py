@@ -9,17 +9,7 @@ import pytest
 from common.errors import BadInputError
 from common.pelican.url import PelicanUrl, escaped, is_pelican, server_of
 
-NAMES = [
-    "with space",
-    "100%",
-    "a,b;c",
-    "ü-µ-∇",
-    "a=b&c+d@e:$",
-    "#hash",
-    "q?x=1",
-    "[1]*",
-    '"<>"',
-]
+NAMES = ["with space", "100%", "a,b;c", "ü-µ-∇", "a=b&c+d@e:$", "#hash", "q?x=1", "[1]*", '"<>"']
 
 
 @pytest.mark.parametrize(

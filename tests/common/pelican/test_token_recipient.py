@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,10 @@ from federation.federation import Federation
 from federation.issuer import Issuer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_places import own_places, token_file
+from token_places import token_file
 
 from common.pelican.answers import DeniedError, UnavailableError
-from common.pelican.config import PelicanConfig, TokenConfig
+from common.pelican.config import TokenConfig
 from common.pelican.threads import PelicanThread
 from common.pelican.token_claims import Consent, Need, Recipient, Scope, TokenClaims, needs, why_not
 from common.pelican.tokens import FoundTokens
@@ -89,10 +89,10 @@ def test_no_odd_audience_is_taken_for_everybody(tail: str, head: str) -> None:
 class Run:
     """What a run in this federation has of tokens."""
 
-    def __init__(self, federation: Federation, environment: dict[str, str]) -> None:
-        self.federation = federation
-        self.environment = environment
-        self.threads: list[PelicanThread] = []
+    def __init__(
+        self, federation: Federation, environment: dict[str, str], connect: Callable[..., PelicanThread]
+    ) -> None:
+        self.federation, self.environment, self.connect = federation, environment, connect
         federation.put("/private/r/a.parquet", b"12345")
         federation.log.clear()
 
@@ -101,9 +101,7 @@ class Run:
         need = needs(inputs, storage_prefix="/private")[0]
         need = Need(need.federation, need.scopes, writes)
         settings = TokenConfig.model_validate({"storage_prefix": "/private", **config})
-        make = lambda host: FoundTokens(need, settings, environment=self.environment)  # noqa: E731
-        self.threads.append(PelicanThread(PelicanConfig(), make))
-        return self.threads[-1]
+        return self.connect(None, lambda host: FoundTokens(need, settings, environment=self.environment))
 
     def listed(self, **config: object) -> list[str]:
         url = self.federation.url("/private/r/*.parquet")
@@ -116,13 +114,8 @@ class Run:
 
 
 @pytest.fixture
-def run(federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
-    for name, value in federation.certs.client_env().items():
-        monkeypatch.setenv(name, value)
-    made = Run(federation, own_places(monkeypatch, tmp_path))
-    yield made
-    for thread in made.threads:
-        thread.close()
+def run(federation: Federation, environment: dict[str, str], connect: Callable[..., PelicanThread]) -> Run:
+    return Run(federation, environment, connect)
 
 
 def test_a_token_of_another_issuer_never_leaves_the_process_and_the_message_says_why(run: Run, tmp_path: Path) -> None:
@@ -137,8 +130,7 @@ def test_a_token_of_another_issuer_never_leaves_the_process_and_the_message_says
     assert "BEARER_TOKEN (environment)" in str(caught.value)
     run.environment["BEARER_TOKEN"] = Issuer("https://elsewhere.example").mint("storage.read:/")
     with pytest.raises(
-        UnavailableError,
-        match=r"of https://elsewhere\.example, .* takes those of https://localhost:\d+/issuer; `pelic",
+        UnavailableError, match=r"of https://elsewhere\.example, .* takes those of https://localhost:\d+/issuer; `pelic"
     ):
         run.listed()
     assert run.sent == set()
@@ -184,15 +176,11 @@ def test_a_write_needs_a_token_that_may_write_and_gets_it(run: Run, tmp_path: Pa
     assert (run.federation.root / "private/r/b").read_bytes() == b"x"
 
 
-def test_two_namespaces_of_a_federation_get_each_their_own_token(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    environment = own_places(monkeypatch, tmp_path)
+def test_two_namespaces_of_a_federation_get_each_their_own_token(environment: dict[str, str], tmp_path: Path) -> None:
     first, second = Issuer("https://one.org"), Issuer("https://two.org")
     environment["BEARER_TOKEN"] = first.mint("storage.read:/")
     environment["BEARER_TOKEN_FILE"] = str(token_file(tmp_path / "token", second.mint("storage.read:/")))
     source = FoundTokens(Need("fed.org", (Scope("storage.read", "/"),)), TokenConfig(), environment=environment)
     to = [Recipient("fed.org", "https://cache.org", "/d", (issuer.url,)) for issuer in (first, second)]
-
     expected = [environment["BEARER_TOKEN"], (tmp_path / "token").read_text()]
     assert [source.current(to[number % 2]) for number in range(6)] == expected * 3

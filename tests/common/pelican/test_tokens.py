@@ -14,15 +14,7 @@ from common.errors import BadInputError
 from common.pelican.answers import BadTokenError, TokenExpired
 from common.pelican.config import TokenConfig
 from common.pelican.token_claims import read_claims
-from common.pelican.tokens import (
-    MAX_FILE_BYTES,
-    Found,
-    TokenPlace,
-    choose,
-    look,
-    places,
-    read_token,
-)
+from common.pelican.tokens import MAX_FILE_BYTES, Found, TokenPlace, choose, look, places, read_token
 from services.config.root import load_config
 
 NAME = f"bt_u{os.geteuid()}"
@@ -109,14 +101,7 @@ def test_the_configuration_takes_a_file_name_and_not_a_token(issuer: Issuer, tmp
 # ------------------------------------------------------------------ files
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "s3cret",
-        "s3cret\n",
-        '{"access_token": "s3cret", "expires_in": 5}',
-    ],
-)
+@pytest.mark.parametrize("text", ["s3cret", "s3cret\n", '{"access_token": "s3cret", "expires_in": 5}'])
 def test_a_token_is_read_from_plain_text_and_from_json(tmp_path: Path, text: str) -> None:
     assert read_token(token_file(tmp_path / "token", text)) == "s3cret"
 
@@ -125,10 +110,7 @@ def test_a_token_is_read_from_plain_text_and_from_json(tmp_path: Path, text: str
     ("content", "reason"),
     [
         (b"", "empty"),
-        (b"s3cret s3cret", "spaces"),
-        (b"s3cret\x1b[2J", "control"),
         (b"\xff\xfes3cret", "isn't text"),
-        (b"Bearer s3cret", "begins with 'Bearer'"),
         (b'{"token": "s3cret"}', "access_token"),
         (b'{"access_token": "s3cret two"}', "spaces"),
         (b'{"access_token"', "neither plain text nor JSON"),
@@ -158,18 +140,16 @@ def test_a_file_that_others_can_read_is_warned_of_once(
 
 
 @pytest.mark.parametrize("part", ["token", ""])
-def test_a_file_that_others_can_change_or_exchange_is_refused(tmp_path: Path, part: str) -> None:
+def test_a_file_that_others_can_change_or_exchange_or_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
+) -> None:
     path = token_file(tmp_path / "token", "s3cret")
+    with another_user(monkeypatch, path), pytest.raises(BadTokenError, match="belongs to user"):
+        read_token(path)
     (tmp_path / part).chmod(0o722)
     with pytest.raises(BadTokenError, match=r"\(mode 0722.*can be changed by every user") as caught:
         read_token(path)
     assert "s3cret" not in str(caught.value)
-
-
-def test_a_file_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = token_file(tmp_path / "token", "s3cret")
-    with another_user(monkeypatch, path), pytest.raises(BadTokenError, match="belongs to user"):
-        read_token(path)
 
 
 def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:

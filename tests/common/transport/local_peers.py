@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import zmq
 
 from common import messages as m
 from common.config import TransportConfig
@@ -55,22 +58,31 @@ def raw_lifeline(run_dir: Path) -> socket.socket:
     return lifeline
 
 
-def poll_for(server: ServerTransport, num_events: int) -> list[Event]:
+@contextmanager
+def dealer_of(welcome: dict[str, Any], name: str = "") -> Iterator[zmq.Socket[bytes]]:
+    """The control socket of the peer that was welcomed so, or of one that gives itself another name."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as made:
+        made.setsockopt(zmq.SNDHWM, 0)
+        made.setsockopt(zmq.ROUTING_ID, (name or welcome["peer"]).encode())
+        made.connect(f"ipc://@icestream-{welcome['control']}")
+        yield made
+
+
+def poll_until(server: ServerTransport, is_enough: Callable[[list[Event]], bool]) -> list[Event]:
     events: list[Event] = []
     for _ in range(MANY_POLLS):
         events += server.poll(0.05)
-        if len(events) >= num_events:
+        if is_enough(events):
             return events
     raise AssertionError(f"only {events}")
+
+
+def poll_for(server: ServerTransport, num_events: int) -> list[Event]:
+    return poll_until(server, lambda events: len(events) >= num_events)
 
 
 def poll_until_lost(server: ServerTransport) -> list[Event]:
-    events: list[Event] = []
-    for _ in range(MANY_POLLS):
-        events += server.poll(0.05)
-        if any(isinstance(event, Lost) for event in events):
-            return events
-    raise AssertionError(f"only {events}")
+    return poll_until(server, lambda events: any(isinstance(event, Lost) for event in events))
 
 
 def receive(peer: PeerTransport) -> m.Message:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
-from local_peers import MANY_POLLS, PLAN, connect, poll_until_lost, raw_lifeline, welcome_of
+from descriptors import no_descriptor_left
+from local_peers import MANY_POLLS, PLAN, connect, dealer_of, poll_until_lost, raw_lifeline, welcome_of
 
 from common import messages as m
 from common import transport
@@ -96,19 +96,9 @@ def test_a_socket_name_that_another_user_took_is_told_with_the_way_out(
 def test_a_fetcher_without_a_free_descriptor_goes_on_and_takes_the_peer_later(
     server: ServerTransport, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    with raw_lifeline(run_dir) as waiting, contextlib.ExitStack() as at_the_end:
-        at_the_end.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, hard))
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        try:
+    with raw_lifeline(run_dir) as waiting:
+        with no_descriptor_left():
             assert server.poll(20.0) == []
-        finally:
-            for fd in taken:
-                os.close(fd)
         assert waiting.recv(1) == b"", "it is let go, and connects again"
     assert "can't accept a peer: Too many open files" in caplog.text
     connect(server, run_dir, TransportConfig()).close()
@@ -120,13 +110,11 @@ def test_a_fetcher_without_a_free_descriptor_goes_on_and_takes_the_peer_later(
 @contextlib.contextmanager
 def dealer(server: ServerTransport, run_dir: Path) -> Iterator[tuple[str, zmq.Socket[bytes], socket.socket]]:
     """A peer's name, its control socket, and its lifeline."""
-    with raw_lifeline(run_dir) as line, zmq.Context() as context, context.socket(zmq.DEALER) as made:
+    with raw_lifeline(run_dir) as line:
         server.poll(1.0)
         welcome = welcome_of(line)
-        made.setsockopt(zmq.SNDHWM, 0)
-        made.setsockopt(zmq.ROUTING_ID, welcome["peer"].encode())
-        made.connect(f"ipc://@icestream-{welcome['control']}")
-        yield welcome["peer"], made, line
+        with dealer_of(welcome) as made:
+            yield welcome["peer"], made, line
 
 
 def test_messages_without_end_keep_no_poll_from_returning_and_no_other_peer_from_being_heard(

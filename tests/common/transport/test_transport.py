@@ -8,22 +8,13 @@ from pathlib import Path
 
 import msgpack
 import pytest
-import zmq
-from local_peers import MANY_POLLS, PLAN, connect, joined, poll_for, raw_lifeline, receive, welcome_of
+from local_peers import PLAN, connect, dealer_of, joined, poll_for, poll_until, raw_lifeline, receive, welcome_of
 
 from common import messages as m
 from common import transport
 from common.config import TransportConfig
 from common.errors import BadInputError
-from common.transport import (
-    SOCKET_FOLDER,
-    Arena,
-    Event,
-    PeerTransport,
-    Received,
-    ServerTransport,
-    StopRequested,
-)
+from common.transport import SOCKET_FOLDER, Arena, PeerTransport, Received, ServerTransport, StopRequested
 
 
 def test_a_peer_gets_plan_and_arena_and_messages_go_both_ways(
@@ -84,25 +75,20 @@ def test_a_peer_of_another_protocol_version_is_told_so(
 
 def test_what_is_no_message_is_counted_and_dropped(run_dir: Path, arena: Arena) -> None:
     server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
-    with raw_lifeline(run_dir) as lifeline, zmq.Context() as context:
+    with raw_lifeline(run_dir) as lifeline:
         server.poll(1.0)
         welcome = welcome_of(lifeline)
-        for identity in (welcome["peer"], "a-name-that-nobody-was-given"):
-            with context.socket(zmq.DEALER) as dealer:
-                dealer.setsockopt(zmq.ROUTING_ID, identity.encode())
-                dealer.connect(f"ipc://@icestream-{welcome['control']}")
+        hello = [Received(welcome["peer"], m.Hello(1))]
+        for name, malformed, wanted in (("", 2, hello), ("a-name-that-nobody-was-given", 5, [])):
+            with dealer_of(welcome, name) as dealer:
                 dealer.send(b"rubbish")
                 dealer.send_multipart([b"one", b"too many"])
                 dealer.send(m.encode(m.Hello(1)))
-                events: list[Event] = []
-                expected = 2 if identity == welcome["peer"] else 5
-                for _ in range(MANY_POLLS):
-                    events += server.poll(0.05)
-                    if server.malformed == expected and (events or expected == 5):
-                        break
-                assert server.malformed == expected
-                wanted = [Received(welcome["peer"], m.Hello(1))] if expected == 2 else []
-                assert events == wanted
+                heard = poll_until(
+                    server,
+                    lambda events: server.malformed == malformed and len(events) == len(wanted),  # noqa: B023
+                )
+                assert heard == wanted
     server.close()
 
 
@@ -113,7 +99,7 @@ def test_the_socket_folder_is_the_owners_only(run_dir: Path, arena: Arena) -> No
 
 
 def test_a_second_fetcher_in_a_run_directory_is_refused(run_dir: Path, arena: Arena) -> None:
-    config = TransportConfig()  # socket files: the run's lock keeps it out, tests/common/test_file_lock.py
+    config = TransportConfig()  # socket files: the run's lock keeps it out, tests/common/test_locks.py
     server = ServerTransport(run_dir, config, arena, PLAN)
     with pytest.raises(BadInputError, match="a fetcher is already running in this run directory"):
         ServerTransport(run_dir, config, arena, PLAN)

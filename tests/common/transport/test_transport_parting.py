@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zmq
-from local_peers import PLAN, ROOT, connect, poll_for, poll_until_lost, raw_lifeline, receive, welcome_of
+from local_peers import PLAN, ROOT, connect, dealer_of, poll_for, poll_until_lost, raw_lifeline, receive, welcome_of
 
 from common import messages as m
 from common import transport
@@ -34,9 +33,7 @@ def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_th
         lifeline.send(struct.pack("<Q", 1))
     assert server.poll(0.0) == []
     assert not server.is_connected(welcome["peer"])
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.setsockopt(zmq.ROUTING_ID, welcome["peer"].encode())
-        dealer.connect(f"ipc://@icestream-{welcome['control']}")
+    with dealer_of(welcome) as dealer:
         dealer.send(m.encode(m.Finished()))
         assert poll_until_lost(server) == [Received(welcome["peer"], m.Finished()), Lost(welcome["peer"])]
     server.close()
