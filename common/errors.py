@@ -76,10 +76,16 @@ class MachineError(TransientError):
         return str(self.args[0])
 
 
+_NO_THREAD = "Failed to launch worker thread"
+"""Arrow's text where the kernel starts no thread, for lack of memory or by a limit; it has no number."""
+
+
 def machine_errno(error: BaseException) -> int:
     """Errno of an error that doesn't depend on a file's bytes; 0 for one that does."""
     if isinstance(error, MemoryError):  # those of Arrow and numpy included
         return errno.ENOMEM
+    if _NO_THREAD in str(error):
+        return errno.EAGAIN
     number = error.errno if isinstance(error, OSError) else None
     return number if number and number not in OF_THE_BYTES else 0
 

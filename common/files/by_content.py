@@ -10,6 +10,9 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from common.config import StreamConfig
 from common.errors import BadInputError, MachineError, OwnFaults, one_line, raise_if_machine
 from common.files.local import BadFileError, FileKind, file_kind
@@ -41,6 +44,15 @@ def _read(path: Path, workload: EventSchema, stream: StreamConfig, capacity: Slo
 
         return read_hdf5_footer(path, workload, stream, capacity)
     return read_parquet_footer(path, workload, stream, capacity)
+
+
+def start_arrow() -> None:
+    """Start the thread in which Arrow reads files; call it before a limit of memory, which may refuse its stack."""
+    with os.fdopen(os.memfd_create("icestream-first-file"), "w+b") as file:
+        pq.write_table(pa.table({"x": [0]}), file)
+        file.flush()
+        for _ in pq.ParquetFile(f"/proc/self/fd/{file.fileno()}").iter_batches(use_threads=False):
+            pass
 
 
 def _kind_of(path: Path) -> FileKind:

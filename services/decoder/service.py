@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from common import messages as m
 from common.errors import BadInputError, MachineError
-from common.files.by_content import ContentReader
+from common.files.by_content import ContentReader, start_arrow
 from common.files.rows import FILES, BadRowsError, Beat
 from common.locks import attempt_of, publishing_of
 from common.memory import asked_for_too_much, limit_memory, too_much
@@ -83,6 +83,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
     pa.set_cpu_count(config.decoder.threads)
     pa.set_io_thread_count(config.decoder.threads)
     FILES.use()  # before the limit of memory, which a compiler would inherit
+    start_arrow()
     while not stop:
         try:
             transport = PeerTransport(run_dir, config.transport, writable=True, stopped=lambda: bool(stop))

@@ -252,9 +252,10 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     stream = StreamConfig.model_validate(settings["stream"])
     workload = registry.workload(settings["workload"]).schema.stored_as(SourceConfig.model_validate(settings["source"]))
-    from common.files.by_content import read_footer
+    from common.files.by_content import read_footer, start_arrow
 
     capacity = SlotCapacity(workload, stream)
+    start_arrow()
     limit_memory(settings["memory_bytes"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

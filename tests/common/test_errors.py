@@ -30,11 +30,18 @@ def test_an_errno_is_of_the_machine_unless_bytes_lead_to_it() -> None:
     assert {"EIO", "ESTALE", "ENOMEM", "EMFILE", "EACCES", "ENOENT"} <= {name for name in told if told[name]}
 
 
-@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 7")])
-def test_memory_is_of_the_machine(error: Exception) -> None:
-    with pytest.raises(MachineError, match="f: Cannot allocate memory") as told:
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (MemoryError(), errno.ENOMEM),
+        (pa.ArrowMemoryError("malloc of size 7"), errno.ENOMEM),
+        (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily"), errno.EAGAIN),
+    ],
+)
+def test_memory_and_threads_are_of_the_machine(error: Exception, number: int) -> None:
+    with pytest.raises(MachineError, match=f"f: {os.strerror(number)}") as told:
         raise_if_machine(error, "f")
-    assert told.value.number == errno.ENOMEM
+    assert told.value.number == number
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,18 @@ def test_a_process_finds_what_this_one_would(tmp_path: Path, inspect: Inspection
     assert (told.value.number, told.value.path) == (2, str(tmp_path / "nowhere.parquet"))
 
 
+def test_a_limit_of_memory_below_the_stack_of_a_thread_is_told_as_the_memory_that_the_file_needs(
+    tmp_path: Path,
+) -> None:
+    path = hostile_files._write(tmp_path / "f.parquet", hostile_files.muons_of([1] * 5 + [60_000] * 12))
+    inspect = Inspection("muons", SourceConfig(), STREAM, memory_bytes=4 * MIB)
+    try:
+        with pytest.raises(BadFileError, match="needs more than 4 MiB of memory to inspect"):
+            inspect(path)
+    finally:
+        inspect.close()
+
+
 BAD = "at most|needs more than 96 MiB|damaged: .*(pages|page of|row groups and columns)|filter returned failure"
 COSTS_LITTLE = {
     "huge strings",
