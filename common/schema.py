@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -12,7 +12,8 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 
 if TYPE_CHECKING:
-    from common.unit_arrays import UnitArrays
+    import numpy as np
+    import numpy.typing as npt
 
 SCHEMA_VERSION = 2
 """Version of the schema, part of the plan hash: raise it when the meaning or the order of a column changes."""
@@ -100,6 +101,28 @@ class RelativeField:
     column: str
     field: int
     most: float
+
+
+@dataclass(frozen=True)
+class UnitArrays:
+    """Views of one unit's arrays, in a slot or in other memory."""
+
+    offsets: npt.NDArray[np.int64]
+    """Particle offsets: event e owns particles offsets[e] to offsets[e + 1]. (E + 1,)."""
+    microbatch_bounds: npt.NDArray[np.int64]
+    """Event bounds: microbatch m holds events bounds[m] to bounds[m + 1]. (M + 1,)."""
+    particle_columns: dict[str, npt.NDArray[np.generic]]
+    """Array by column name: (P, fields)."""
+    event_columns: dict[str, npt.NDArray[np.generic]]
+    """Array by column name: (E, fields); source columns included."""
+
+    def only(self, names: Collection[str]) -> UnitArrays:
+        """The same unit with the columns of these names."""
+        return replace(
+            self,
+            particle_columns={name: column for name, column in self.particle_columns.items() if name in names},
+            event_columns={name: column for name, column in self.event_columns.items() if name in names},
+        )
 
 
 class FinishUnit(Protocol):

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,35 +22,13 @@ import numpy.typing as npt
 
 from common.errors import missing_extra
 from common.messages import Layout
-from common.schema import SOURCE_COLUMNS, Column, EventSchema
+from common.schema import SOURCE_COLUMNS, Column, EventSchema, UnitArrays
 
 if TYPE_CHECKING:
     import awkward
 
 
 Array = npt.NDArray[np.generic]
-
-
-@dataclass(frozen=True)
-class UnitArrays:
-    """Views of one unit's arrays, in a slot or in other memory."""
-
-    offsets: npt.NDArray[np.int64]
-    """Particle offsets: event e owns particles offsets[e] to offsets[e + 1]. (E + 1,)."""
-    microbatch_bounds: npt.NDArray[np.int64]
-    """Event bounds: microbatch m holds events bounds[m] to bounds[m + 1]. (M + 1,)."""
-    particle_columns: dict[str, Array]
-    """Array by column name: (P, fields)."""
-    event_columns: dict[str, Array]
-    """Array by column name: (E, fields); source columns included."""
-
-    def only(self, names: Collection[str]) -> UnitArrays:
-        """The same unit with the columns of these names."""
-        return replace(
-            self,
-            particle_columns={name: column for name, column in self.particle_columns.items() if name in names},
-            event_columns={name: column for name, column in self.event_columns.items() if name in names},
-        )
 
 
 def awkward_events(

@@ -27,10 +27,10 @@ from common.files.remotes import Remotes
 from common.invalid_events import lines_of_rules
 from common.messages import Tally, Unit
 from common.plan import SlotCapacity, SourceFile, StagedFile, Which, plan_block
-from common.schema import EventSchema
+from common.schema import EventSchema, UnitArrays
 from common.slow_progress import SlowProgress, note
 from common.text import shown, without_secrets
-from common.unit_arrays import UnitArrays, unit_arrays
+from common.unit_arrays import unit_arrays
 from services.config.root import Config
 from services.decoder.decode import Decode
 from services.decoder.microbatch import microbatch_bounds

@@ -17,7 +17,7 @@ from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.messages import Unit
 from common.plan import Blocks, SlotCapacity, plan_block
-from common.unit_arrays import UnitArrays
+from common.schema import UnitArrays
 from icestream.reading import decoded, file_settings, staging
 from services.config.root import Config
 from services.config.settings import make_ranges

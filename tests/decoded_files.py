@@ -13,8 +13,8 @@ from common.config import StreamConfig
 from common.files.by_content import ContentReader, read_footer
 from common.messages import Layout, Tally, Unit
 from common.plan import SlotCapacity, StagedFile, Which, plan_block
-from common.schema import EventSchema
-from common.unit_arrays import Array, UnitArrays, unit_arrays
+from common.schema import EventSchema, UnitArrays
+from common.unit_arrays import Array, unit_arrays
 from services.decoder.decode import Decode
 
 SEED = 3

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.config import SourceConfig
-from common.schema import Column, EventSchema, SourceColumn, ValueRule
-from common.unit_arrays import UnitArrays
+from common.schema import Column, EventSchema, SourceColumn, UnitArrays, ValueRule
 
 
 @dataclass(frozen=True)

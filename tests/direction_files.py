@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
-from common.unit_arrays import UnitArrays
+from common.schema import UnitArrays
 from icestream.verbs import FrontDoor
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 

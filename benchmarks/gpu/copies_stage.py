@@ -13,8 +13,8 @@ from benchmarks.gpu.channel import Channel
 from benchmarks.gpu.data import simulated
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import best, median
+from common.schema import UnitArrays
 from common.transport import Arena
-from common.unit_arrays import UnitArrays
 from services.trainer.copier import Copier, make_copier
 from workloads.muons.columns import MUONS
 

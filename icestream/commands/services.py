@@ -49,7 +49,7 @@ from services.config.root import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from common.unit_arrays import UnitArrays
+    from common.schema import UnitArrays
 
 logger = logging.getLogger(__name__)
 

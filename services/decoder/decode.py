@@ -30,10 +30,10 @@ from common.invalid_events import BrokenRules, OutsideValues, sum_of_rules
 from common.memory import asked_for_too_much, free_heap, too_much
 from common.messages import MAX_EXAMPLE_BYTES, InvalidEvents, Layout, Part, Quarantined, Tally, Unit, shortened
 from common.plan import Stream, Which, generator, is_held_out, plan_hash
-from common.schema import EventSchema
+from common.schema import EventSchema, UnitArrays
 from common.status import INVALID_FOLDER, OUTLIER_FOLDER
 from common.text import shown
-from common.unit_arrays import UnitArrays, unit_arrays
+from common.unit_arrays import unit_arrays
 from services.decoder.microbatch import bucketed, microbatch_bounds
 
 _NAME_SHOWN = 300

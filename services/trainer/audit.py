@@ -12,7 +12,7 @@ from pathlib import Path
 from common.config import StreamConfig
 from common.locks import RunAttempt, publishing_of
 from common.paths import shard_dir
-from common.unit_arrays import UnitArrays
+from common.schema import UnitArrays
 from services.trainer.agreement import shares_of_rank
 from services.trainer.copier import slice_microbatch
 from services.trainer.ranks import Ranks

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.schema import UnitArrays
 from common.transport import Arena
-from common.unit_arrays import Array, UnitArrays
+from common.unit_arrays import Array
 from workloads.base.batch import Microbatch
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from torch import Tensor
 from common.invalid_events import lines_of_rules
 from common.locks import RunAttempt, publishing_of
 from common.run_words import training_words
+from common.schema import UnitArrays
 from common.status import (
     Counters,
     Hop,
@@ -30,7 +31,7 @@ from common.status import (
     write_status,
 )
 from common.text import duration
-from common.unit_arrays import Array, UnitArrays
+from common.unit_arrays import Array
 from services.config.root import Config
 from services.trainer.health import Health
 from services.trainer.sinks import (

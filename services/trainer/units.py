@@ -18,9 +18,9 @@ from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.messages import DeliveredUnit, Source
 from common.paths import shard_dir
-from common.schema import EventSchema
+from common.schema import EventSchema, UnitArrays
 from common.transport import FetcherLost, PeerTransport
-from common.unit_arrays import Array, SlotHeader, SlotMismatch, UnitArrays, check_header, unit_arrays
+from common.unit_arrays import Array, SlotHeader, SlotMismatch, check_header, unit_arrays
 from services.trainer.agreement import Dealing, ShardShare, runs_of
 from services.trainer.audit import audit_line
 from services.trainer.copier import UnitCopy, ids_of, make_copier, num_bytes

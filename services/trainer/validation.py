@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from common.atomic_file import Publishing, replace_file, replacing
 from common.errors import BadInputError
 from common.messages import Layout
-from common.schema import EventSchema
-from common.unit_arrays import Array, UnitArrays, event_columns, slot_bytes_needed, unit_arrays
+from common.schema import EventSchema, UnitArrays
+from common.unit_arrays import Array, event_columns, slot_bytes_needed, unit_arrays
 from services.config.settings import ValidationConfig
 from services.trainer.copier import copy_to_host
 from workloads.base.batch import Batch, Microbatch

@@ -6,8 +6,7 @@ import pytest
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.schema import Column, EventSchema, SourceColumn, ValueRule
-from common.unit_arrays import UnitArrays
+from common.schema import Column, EventSchema, SourceColumn, UnitArrays, ValueRule
 from workloads.muons.columns import MUONS
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.messages import Layout
+from common.schema import UnitArrays
 from common.unit_arrays import (
     SlotHeader,
     SlotMismatch,
-    UnitArrays,
     check_header,
     content_digest,
     slot_bytes_needed,

@@ -18,8 +18,7 @@ from muon_files import make_event, make_events, make_table, write_events
 
 from common.errors import BadInputError
 from common.plan import Which, is_held_out
-from common.schema import EventSchema
-from common.unit_arrays import UnitArrays
+from common.schema import EventSchema, UnitArrays
 from icestream.cli import cli, remedy_of
 from icestream.reading import read_validation_events
 from icestream.verbs import FrontDoor

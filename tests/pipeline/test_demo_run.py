@@ -23,7 +23,7 @@ from showers import EPOCHS, Showers, Undisturbed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from common.plan import is_held_out
-from common.unit_arrays import UnitArrays
+from common.schema import UnitArrays
 from icestream.cli import VERBS, cli
 from icestream.commands.status import status
 from icestream.replay import batches_from_files

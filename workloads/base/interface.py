@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from common.files.rows import RaggedRows
     from common.messages import Tally
     from common.plan import Which
-    from common.schema import EventSchema
-    from common.unit_arrays import UnitArrays
+    from common.schema import EventSchema, UnitArrays
     from workloads.base.training import Training
 
 Section = Literal["Run", "Look", "Data", "Results", "Machines"]

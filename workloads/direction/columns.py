@@ -9,7 +9,7 @@ from common.config import SourceConfig
 from common.schema import Column, EventSchema, RelativeField, SourceColumn, ValueRule
 
 if TYPE_CHECKING:
-    from common.unit_arrays import UnitArrays
+    from common.schema import UnitArrays
 
 CLASSICAL_FITS = (
     # Line fit with robust weights: direction of the source, point on the line, speed, median residual.

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from common.errors import BadInputError
+from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
-from common.unit_arrays import UnitArrays
 from workloads.base.device import device_named
 from workloads.base.interface import Front
 from workloads.base.report import evaluation as frame

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.unit_arrays import UnitArrays
+from common.schema import UnitArrays
 
 Bool = npt.NDArray[np.bool_]
 

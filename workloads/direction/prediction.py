@@ -25,8 +25,8 @@ from common.config import MOST_TRAINERS, StreamConfig
 from common.errors import BadInputError
 from common.options import Paths, given_inputs
 from common.paths import require_place
+from common.schema import UnitArrays
 from common.slow_progress import SlowProgress, no_progress
-from common.unit_arrays import UnitArrays
 from workloads.base.batch import Microbatch
 from workloads.base.checkpoint import TrainedModel, TrainedRun
 from workloads.base.device import device_named

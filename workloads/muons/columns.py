@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from common.unit_arrays import UnitArrays
+    from common.schema import UnitArrays
 
     Float64 = npt.NDArray[np.float64]
 

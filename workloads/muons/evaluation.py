@@ -17,9 +17,10 @@ import torch
 
 from common.errors import BadInputError
 from common.files.local import file_kind
+from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
 from common.text import TENSORBOARD_FOLDER
-from common.unit_arrays import Array, UnitArrays
+from common.unit_arrays import Array
 from workloads.base.checkpoint import run_dir_of
 from workloads.base.interface import FileEvents, Front
 from workloads.base.random_streams import numpy_stream

@@ -23,8 +23,7 @@ from common.files.by_content import read_footer
 from common.files.local import BadFileError
 from common.messages import Tally
 from common.plan import SlotCapacity
-from common.schema import Column, EventSchema, Per, SourceColumn, ValueRule
-from common.unit_arrays import UnitArrays
+from common.schema import Column, EventSchema, Per, SourceColumn, UnitArrays, ValueRule
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)
 event_counts = st.lists(st.integers(0, 12), min_size=1, max_size=40)

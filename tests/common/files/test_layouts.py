@@ -14,8 +14,8 @@ from muon_files import Event, make_event, make_events, make_table, write_events
 from common.config import SourceConfig, StreamConfig
 from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Tally, Unit
+from common.schema import UnitArrays
 from common.status import OUTLIER_FOLDER
-from common.unit_arrays import UnitArrays
 from workloads.muons.columns import MUONS, slant_depth_m
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)

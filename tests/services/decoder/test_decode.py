@@ -21,8 +21,8 @@ from pyarrow import parquet as pq
 from common.config import SourceConfig, StreamConfig
 from common.messages import Part, Tally, Unit
 from common.plan import Stream, generator, is_held_out
-from common.schema import EventSchema, ValueRule
-from common.unit_arrays import SlotMismatch, UnitArrays, content_digest, slot_bytes_needed
+from common.schema import EventSchema, UnitArrays, ValueRule
+from common.unit_arrays import SlotMismatch, content_digest, slot_bytes_needed
 from workloads.muons.columns import MUONS
 
 unit_files = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), min_size=1, max_size=4)

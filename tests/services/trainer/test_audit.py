@@ -13,7 +13,8 @@ from common.config import StreamConfig
 from common.locks import OutdatedAttemptError, RunAttempt, begin_attempt
 from common.messages import Layout
 from common.paths import shard_dir
-from common.unit_arrays import UnitArrays, slot_bytes_needed, unit_arrays
+from common.schema import UnitArrays
+from common.unit_arrays import slot_bytes_needed, unit_arrays
 from services.trainer.agreement import shares_of_rank
 from services.trainer.audit import AUDIT_FILE, Audit, audit_file, audit_line
 from services.trainer.ranks import Ranks

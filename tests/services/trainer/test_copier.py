@@ -10,9 +10,9 @@ import torch
 from fake_cuda import FakeCuda
 
 from common.messages import Layout
-from common.schema import EventSchema
+from common.schema import EventSchema, UnitArrays
 from common.transport import Arena
-from common.unit_arrays import UnitArrays, unit_arrays
+from common.unit_arrays import unit_arrays
 from services.trainer.copier import CudaCopier, _warn_of_pageable_memory, make_copier, num_bytes
 from workloads.base.batch import Microbatch
 from workloads.direction.columns import DIRECTION

@@ -14,8 +14,8 @@ from derived_columns import DERIVED, charges_of
 
 from common.errors import BadInputError
 from common.locks import OutdatedAttemptError, begin_attempt
-from common.schema import EventSchema
-from common.unit_arrays import Array, UnitArrays
+from common.schema import EventSchema, UnitArrays
+from common.unit_arrays import Array
 from services.config.settings import ValidationConfig
 from services.trainer import validation as module
 from services.trainer.validation import INDEX_FILE, UNITS_FILE, StoredBatch, ValidationBlock, made_for

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.messages import Layout
-from common.unit_arrays import UnitArrays, slot_bytes_needed, unit_arrays
+from common.schema import UnitArrays
+from common.unit_arrays import slot_bytes_needed, unit_arrays
 from workloads.direction.columns import DIRECTION
 from workloads.direction.grouping import group_by_sensor, unit_vectors
 
