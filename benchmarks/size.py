@@ -26,9 +26,9 @@ DENSITY = (0.55, 0.7)
 
 # Of each count: the limit that `make lint` holds, and the goal that the limit falls to.
 LIMITS = {
-    "product lines": (57_400, 46_000),
+    "product lines": (56_800, 46_000),
     "product files": (252, 250),
-    "test lines": (53_800, 42_000),
+    "test lines": (52_400, 42_000),
     "settings": (108, 108),
     "words of pages": (45_000, 45_000),
 }
