@@ -76,15 +76,16 @@ class MachineError(TransientError):
         return str(self.args[0])
 
 
-_NO_THREAD = "Failed to launch worker thread"
-"""Arrow's text where the kernel starts no thread, for lack of memory or by a limit; it has no number."""
+_NO_THREAD = "Unknown error: Failed to launch worker thread"
+"""How Arrow's text begins where the kernel starts no thread, for lack of memory or by a limit; it has no number.
+Texts of other kinds quote bytes of a file."""
 
 
 def machine_errno(error: BaseException) -> int:
     """Errno of an error that doesn't depend on a file's bytes; 0 for one that does."""
     if isinstance(error, MemoryError):  # those of Arrow and numpy included
         return errno.ENOMEM
-    if _NO_THREAD in str(error):
+    if type(error).__name__ == "ArrowException" and str(error).startswith(_NO_THREAD):
         return errno.EAGAIN
     number = error.errno if isinstance(error, OSError) else None
     return number if number and number not in OF_THE_BYTES else 0

@@ -133,6 +133,9 @@ def test_torch_is_imported_by_no_process_that_does_not_train() -> None:
 def test_a_decoder_imports_nothing_that_it_starts_slower_with() -> None:
     modules = modules_after("import icestream.commands.services, services.decoder.service")
     assert "pyarrow" in modules
+    early = modules_after("import icestream.commands.services, services.config.root, icestream.cli")
+    assert "common.memory" in early
+    assert not early & {"numpy", "pyarrow"}, "it knows its number of threads before they are imported"
     assert not modules & {"torch", "scipy", "h5py", "tensorboard", "matplotlib", "fsspec", "rich", "prometheus_client"}
 
 

@@ -356,6 +356,8 @@ class Trainers:
         """Cursor of the newest checkpoint on disk."""
         self.complete_epochs: dict[int, int] = {}
         """Events delivered of each epoch that was completed here, from its first unit on."""
+        self.has_barren_epoch = False
+        """True once one of these had no event."""
         self._slots = slots
         self._counted_k = 0
         """Unit up to which events are counted."""
@@ -466,6 +468,7 @@ class Trainers:
             if self._counted_epoch is not None:
                 if self._counted_events is not None:
                     self.complete_epochs[self._counted_epoch] = self._counted_events
+                    self.has_barren_epoch |= self._counted_events == 0
                 self._counted_events = 0
                 # A shard may have no block in an epoch.
                 self.complete_epochs |= dict.fromkeys(range(self._counted_epoch + 1, epoch), 0)

@@ -283,8 +283,9 @@ class FetcherService:
                     if former != peer and not self._transport.is_connected(former):
                         self._act(self._dispatcher.supersede(former))
         self._act(self._dispatcher.handle(peer, message))
-        complete = self._dispatcher.places.complete_epochs
-        if not self._config.epochs and (self._epochs.is_barren(complete) if self._epochs else 0 in complete.values()):
+        places = self._dispatcher.places
+        is_barren = self._epochs.is_barren(places.complete_epochs) if self._epochs else places.has_barren_epoch
+        if not self._config.epochs and is_barren:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined or held out, "
                 "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "

@@ -92,7 +92,7 @@ class Feed:
         self._is_waiting = False
         """True while no batch that was made in advance is left, and a unit is needed to fill the next one."""
         self._turn_s = 0.0
-        """Time of the last turn without a batch."""
+        """Time of the last turn without a batch, or of the beginning of this wait."""
         self._connect()
 
     @property
@@ -300,16 +300,18 @@ class Feed:
 
         However many units without events arrive, the other ranks get this one's turn: they wait for it.
         """
-        self._is_waiting = True
-        if not self._receive_if_there():
+        if not self._is_waiting:
+            self._is_waiting, self._turn_s = True, time.monotonic()
+        has_message = self._receive_if_there()
+        if not has_message:
             started_s = time.monotonic()
             if len(self._links) == 1:
-                self._take_arrived(_POLL_S)
+                has_message = self._take_arrived(_POLL_S)
             else:
                 PeerTransport.wait_for_any([link.transport for link in self._links], _POLL_S)
-                self._take_arrived()
+                has_message = self._take_arrived()
             self.waits.waited(time.monotonic() - started_s)
-        if time.monotonic() - self._turn_s >= _POLL_S:
+        if not has_message or time.monotonic() - self._turn_s >= _POLL_S:
             self._agreement.waiting(self._taken(), self._shares)
             self._turn_s = time.monotonic()
 

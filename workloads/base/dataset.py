@@ -60,11 +60,16 @@ def share(total: int, num_files: int, file_index: int) -> int:
     return each + (file_index < rest)
 
 
-def prepare_folder(out: Path, *, overwrite: bool, own_file: re.Pattern[str], content: str) -> None:
+_NO_NAME = re.compile("(?!)")
+
+
+def prepare_folder(
+    out: Path, *, overwrite: bool, own_file: re.Pattern[str], own_folder: re.Pattern[str] = _NO_NAME, content: str
+) -> None:
     """Make ``out`` an empty directory. Raises BadInputError.
 
-    ``overwrite``: delete an earlier data set of the same writer, whose files have names that match that pattern; with
-    any other file among them nothing is deleted. ``content`` is what the writer writes, in words.
+    ``overwrite``: delete an earlier data set of the same writer, whose files and folders have names that match those
+    patterns; with any other file among them nothing is deleted. ``content`` is what the writer writes, in words.
     """
     if out.exists() and not out.is_dir():
         raise BadInputError(f"{out} is a file: name a directory for the data set")
@@ -80,9 +85,10 @@ def prepare_folder(out: Path, *, overwrite: bool, own_file: re.Pattern[str], con
             )
         for path in files:
             path.unlink()
-        # Folders that held files of the writer only: one that the new data set lacks must not be left empty.
-        for folder in sorted({path.parent for path in files} - {out}, reverse=True):
-            folder.rmdir()
+        for folder in out.iterdir():
+            # It held files of the writer only; one that the new data set lacks must not be left empty.
+            if own_folder.fullmatch(folder.name):
+                folder.rmdir()
     out.mkdir(parents=True, exist_ok=True)
 
 

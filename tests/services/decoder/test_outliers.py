@@ -11,9 +11,11 @@ from decoded_files import decoded
 from muon_files import make_events, write_events
 
 from common.config import StreamConfig
+from common.files.by_content import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.locks import OutdatedAttemptError, begin_attempt
 from common.messages import Part, Source, Unit
+from common.plan import SlotCapacity
 from common.status import OUTLIER_FOLDER
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
@@ -51,6 +53,8 @@ def test_outliers_are_set_aside_whole_with_where_they_came_from(tmp_path: Path) 
         assert row["muons"] == [list(muon) for muon in event.muons]
         assert row["primary"] == list(event.primary)
         assert (row["primary_major_id"], row["primary_minor_id"]) == (event.major, event.minor)
+    footer = read_footer(outlier_path(tmp_path, 7), MUONS, StreamConfig(), SlotCapacity(MUONS, StreamConfig()))
+    assert [(group.rows, group.particles) for group in footer.row_groups] == [(2, 16)], "they can be an input again"
 
 
 def test_a_decoder_of_an_older_attempt_publishes_none(tmp_path: Path) -> None:

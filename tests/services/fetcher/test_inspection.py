@@ -81,6 +81,17 @@ def test_a_limit_of_memory_below_the_stack_of_a_thread_is_told_as_the_memory_tha
         inspect.close()
 
 
+def test_a_file_cannot_say_that_the_machine_is_at_fault(tmp_path: Path, inspect: Inspection) -> None:
+    """Arrow quotes it in an error of its own: the file would be tried again for ever."""
+    words = "Unknown error: Failed to launch worker thread"
+    extension = {"ARROW:extension:name": "arrow.bool8", "ARROW:extension:metadata": words}
+    table = pq.read_table(write_events(tmp_path / "good.parquet", make_events([1, 2])))
+    note = pa.field("note", pa.int8(), metadata=extension)
+    pq.write_table(table.append_column(note, pa.array([0, 0], pa.int8())), tmp_path / "bad.parquet")
+    with pytest.raises(BadFileError, match=words):
+        inspect(tmp_path / "bad.parquet")
+
+
 BAD = "at most|needs more than 96 MiB|damaged: .*(pages|page of|row groups and columns)|filter returned failure"
 COSTS_LITTLE = {
     "huge strings",

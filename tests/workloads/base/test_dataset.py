@@ -6,11 +6,11 @@ import pytest
 from common.errors import BadInputError
 from workloads.base.dataset import prepare_folder, share
 
-OWN_FILE = re.compile(r"part_\d+\.data")
+OWN_FILE, OWN_FOLDER = re.compile(r"part_\d+\.data"), re.compile("parts")
 
 
 def prepare(out: Path, *, overwrite: bool) -> None:
-    prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, content="parts of a test")
+    prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="parts of a test")
 
 
 @pytest.mark.parametrize(("total", "num_files"), [(10, 3), (2, 5), (0, 2), (9, 9)])
@@ -35,8 +35,10 @@ def test_own_files_and_folders_are_deleted_on_request_only(tmp_path: Path) -> No
         prepare(tmp_path, overwrite=False)
     assert (tmp_path / "parts" / "part_1.data").exists()
 
+    (tmp_path / "mine").mkdir()
     prepare(tmp_path, overwrite=True)
-    assert list(tmp_path.iterdir()) == []
+    prepare(tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_with_a_foreign_file_among_them_nothing_is_deleted(tmp_path: Path) -> None:

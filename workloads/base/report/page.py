@@ -235,9 +235,7 @@ _NUMBERS_OF_A_METRIC = ("value", "error", "floor", "floor_error", "floor_spread"
 def _metrics(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
     return {
         name: {
-            **{
-                key: _finite(getattr(metric, key)) for key in ("value", "error", "floor", "floor_error", "floor_spread")
-            },
+            **{key: _finite(getattr(metric, key)) for key in _NUMBERS_OF_A_METRIC},
             "ratio": _finite(ratio(metric)),
             "unit": metric.unit,
             "better": metric.better,

@@ -62,6 +62,7 @@ time. A dictionary would take four times as long and make the file larger, so th
 NUMBERS_PER_RANGE = 1000
 MAX_DEPTHS = 1000
 SAMPLE_PRESET = "bench"
+_OWN_RANGE = re.compile(r"\d{7,}-\d{7,}")
 _OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet(\.part)?")
 
 
@@ -130,7 +131,7 @@ def write_dataset(
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
     writer, which are removed first.
     """
-    prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, content="simulated bundles")
+    prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
     return write_files(
         plan.num_files, lambda index: write_file(out / plan.relative_path(index), config, plan, index), on_file
     )
