@@ -91,8 +91,6 @@ class Feed:
         self._assembly = _Assembly([], stream, self._stops)
         self._is_waiting = False
         """True while no batch that was made in advance is left, and a unit is needed to fill the next one."""
-        self._turn_s = 0.0
-        """Time of the last turn without a batch, or of the beginning of this wait."""
         self._connect()
 
     @property
@@ -296,24 +294,19 @@ class Feed:
         return self._stopped() or self._agreement.stopped
 
     def _receive(self) -> None:
-        """Wait a short time for a message, and take it; records the time without data.
-
-        However many units without events arrive, the other ranks get this one's turn: they wait for it.
-        """
-        if not self._is_waiting:
-            self._is_waiting, self._turn_s = True, time.monotonic()
-        has_message = self._receive_if_there()
+        """Wait a short time for a message, and take it; records the time without data."""
+        self._is_waiting = True
+        if self._receive_if_there():
+            return
+        started_s = time.monotonic()
+        if len(self._links) == 1:
+            has_message = self._take_arrived(_POLL_S)
+        else:
+            PeerTransport.wait_for_any([link.transport for link in self._links], _POLL_S)
+            has_message = self._take_arrived()
+        self.waits.waited(time.monotonic() - started_s)
         if not has_message:
-            started_s = time.monotonic()
-            if len(self._links) == 1:
-                has_message = self._take_arrived(_POLL_S)
-            else:
-                PeerTransport.wait_for_any([link.transport for link in self._links], _POLL_S)
-                has_message = self._take_arrived()
-            self.waits.waited(time.monotonic() - started_s)
-        if not has_message or time.monotonic() - self._turn_s >= _POLL_S:
             self._agreement.waiting(self._taken(), self._shares)
-            self._turn_s = time.monotonic()
 
     def _receive_if_there(self) -> bool:
         """Take messages that have arrived, and report the first rank's checkpoint; False if there is none."""

@@ -15,9 +15,8 @@ from thread_ranks import ThreadRanks, together
 from common import messages as m
 from common.config import StreamConfig
 from common.errors import BadInputError
-from services.trainer.agreement import Agreement, ShardShare
+from services.trainer.agreement import Agreement
 from services.trainer.position import StreamPosition
-from services.trainer.ranks import Ranks
 from services.trainer.units import FedBatch
 
 PATIENCE_S = 20.0
@@ -175,27 +174,6 @@ def test_an_endless_plan_without_events_is_noticed(fetch: Fetch, connect: Connec
         while not fetcher.dispatcher.places.has_barren_epoch:
             assert next(waits) is None
             assert time.monotonic() < deadline_s
-
-
-class CountedTurns(Agreement):
-    turns = 0
-
-    def waiting(self, taken: StreamPosition, shards: Sequence[ShardShare]) -> None:
-        self.turns += 1
-
-
-def test_other_trainers_get_a_turn_however_many_units_without_events_arrive(
-    fetch: Fetch, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.trainer.feed._POLL_S", 0.0)
-    fetcher = fetch(plan_of_units=epochs_of_two_units(100))
-    agreement = CountedTurns(Ranks.alone(), lambda: False)
-    looks = 0
-    with closing(connect(agreement=agreement).stream(StreamPosition())) as waits:
-        while not fetcher.dispatcher.places.has_barren_epoch:
-            assert next(waits) is None
-            looks += 1
-    assert agreement.turns == looks > 0
 
 
 def test_trainers_that_cannot_share_the_shards_are_refused(connect: Connect) -> None:
