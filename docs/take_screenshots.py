@@ -31,7 +31,7 @@ SIMULATE = ("--preset", "bench", "--events")
 SHOWN = "train/(m_loss|muon_nll|kl$)"  # tags in the picture of TensorBoard
 TENSORBOARD_WAIT_S = 60.0
 BUDGETS_S = (20, 40, 80, 160)
-"""Of the browser's clock, which runs ahead of a busy machine's."""
+"""Seconds of the browser's clock, which runs ahead of a busy machine's."""
 _CURSOR = re.compile(r"(?:\r|\x1b\[\d*[ABCDGJKH]|\x1b\[\?\d+[hl])+")
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
@@ -43,7 +43,7 @@ def live_views(written: str) -> list[str]:
 
 
 def terminal_output(command: Sequence[str], folder: Path) -> str:
-    """What a command writes to a terminal of COLUMNS × ROWS, to its end. Raises RuntimeError if it fails."""
+    """Return what a command writes to a terminal of COLUMNS × ROWS. Raises RuntimeError if it fails."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)

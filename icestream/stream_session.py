@@ -1,4 +1,4 @@
-"""What is behind one stream: its settings, its saved state, errors in Python's words, processes and connection."""
+"""The session of one stream: its settings, its saved state, errors in Python's words, processes and connection."""
 
 from __future__ import annotations
 

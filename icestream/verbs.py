@@ -1,4 +1,4 @@
-"""What the command line and Python's functions share: services for verbs of workloads, and the functions themselves."""
+"""Services for the verbs of workloads, which the command line and Python share, and Python's functions themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is rare: generated over simulated, from very many events. Pure.
+"""Rates of rare events: generated over simulated, from very many events. Pure.
 
 Shapes: E events, P muons, F events with muons.
 """

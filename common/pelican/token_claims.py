@@ -1,4 +1,4 @@
-"""What a token allows, what a run needs, and which servers may get the token. Pure."""
+"""Claims of a token: compare what it allows with what a run needs, and name the servers that may get it. Pure."""
 
 from __future__ import annotations
 

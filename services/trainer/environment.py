@@ -1,4 +1,4 @@
-"""What a trainer reads from its environment, and sets there before torch is loaded. Imports no library."""
+"""Environment of a trainer: it is read, and set before torch is loaded. Imports no library."""
 
 from __future__ import annotations
 

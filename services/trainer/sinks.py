@@ -1,4 +1,4 @@
-"""Where metrics go besides the status file: TensorBoard, and Weights & Biases with the same names."""
+"""Sinks of metrics besides the status file: TensorBoard, and Weights & Biases with the same names."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Telemetry:
 
     run_dir: Path
     base: TrainerStatus
-    """What stays the same of its status."""
+    """The part of its status that never changes."""
     _: KW_ONLY
     rank: int = 0
     sinks: Sequence[Sink] = ()
@@ -116,7 +116,7 @@ class Telemetry:
     block: ValidationBlock | None = None
     evaluate_every: int = 1
     sampler: GpuSampler | None = None
-    """Of the device, ended with the telemetry."""
+    """Sampler of the device, which ends with the telemetry."""
 
     def __post_init__(self) -> None:
         self._name = f"trainer-{self.rank}" if self.rank else "trainer"

@@ -176,7 +176,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a workload finds of its models."""
+    """Results of a workload on its models."""
 
     report: MetricReport
     pictures: Sequence[Picture]

@@ -91,7 +91,7 @@ generator = onnxruntime.InferenceSession("generator.onnx")
 (muons,) = generator.run(None, inputs)""",
     },
 }
-"""What differs between the programs of the formats."""
+"""The differences between the programs of the formats."""
 
 
 def program(suffix: str, inputs: Sequence[FunctionInput], *, max_count: int) -> str:

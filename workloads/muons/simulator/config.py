@@ -60,7 +60,7 @@ SURFACE_DEPTH_GCM2, SCALE_HEIGHT_M = 690.0, 6400.0
 
 @dataclass(frozen=True)
 class SimulatorConfig:
-    """What differs between the presets, and what benchmarks/physics changes."""
+    """Settings that differ between the presets, or that benchmarks/physics changes."""
 
     spectrum: Spectrum = "powerlaw"
     """``powerlaw``: E^-gamma with MASS_FRACTIONS; ``h3a``: Gaisser 2012, arXiv:1111.6675."""
