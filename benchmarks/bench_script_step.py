@@ -33,7 +33,7 @@ from workloads.base.context import StepContext
 from workloads.base.device import tune_cpu
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
-from workloads.muons.models.wgan_networks import GradientPenalty
+from workloads.muons.models.wgan_losses import GradientPenalty
 
 CPU = torch.device("cpu")
 AGAINST = "cr_muons, widths of icestream"

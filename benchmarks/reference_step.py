@@ -25,12 +25,12 @@ from workloads.muons.models.config import WganConfig
 from workloads.muons.models.count_head import AVERAGE_DECAY
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan import CRITIC_BETAS, GENERATOR_BETAS, MUONS_SCORE_FACTOR, WganTask
+from workloads.muons.models.wgan_losses import SCORE_LIMIT
 from workloads.muons.models.wgan_networks import (
     GENERATOR_AVERAGE_DECAY,
     LEAK,
     LOCAL_TAILS,
     SCORE_EVENTS,
-    SCORE_LIMIT,
     Dense,
     WganNetworks,
 )

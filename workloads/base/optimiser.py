@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from workloads.base.context import StepContext
-from workloads.base.kernels.elementwise import CHECKED_UPDATE
 
 Kind = TypeVar("Kind", Adam, SGD)
 
@@ -107,7 +106,9 @@ class GuardedOptimiser:
             gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
             sums = self._limits_2.new_zeros(num_sums)
         self._sum_over_ranks([*gradients, sums])
-        norm, skipped = CHECKED_UPDATE(torch.stack(torch._foreach_norm(gradients)), sums[0], self._limits_2)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        is_good = (torch.stack([norm, sums[0].abs()]) <= self._limits_2).all()  # a NaN is not
+        skipped = is_good.logical_not().float()
         if self._clip > 0:
             torch._foreach_mul_(gradients, self._clip / norm.clamp_min(self._clip))
         self._optimiser.found_inf = skipped  # type: ignore[union-attr]  # as torch's GradScaler sets it for fused optimisers

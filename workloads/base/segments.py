@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from workloads.base.kernels.elementwise import LOG_SIZES, REPEAT_SEGMENTS, SORT_KEYS
 from workloads.base.kernels.operators import POOL, POOL_FINDING_LARGEST, UNPOOL
 from workloads.base.kernels.torch_kernels import unpool_by_reading
 
@@ -53,14 +52,19 @@ class Segments:
 
     def repeated(self, times: int) -> Segments:
         """Segments of ``times`` copies of the events, one set after the other."""
-        log_sizes_E1 = None if self.log_sizes_E1 is None else self.log_sizes_E1.repeat(times, 1)
-        copies = REPEAT_SEGMENTS(self.event_P, self.counts_E, self.starts_E, self.sizes_E, times)
-        event_P, counts_E, starts_E, sizes_E, particles_P = copies
-        return Segments(event_P, counts_E, starts_E, sizes_E, particles_P, log_sizes_E1)
+        copy_T1 = torch.arange(times, device=self.event_P.device).unsqueeze(1)
+        return Segments(
+            event_P=(self.event_P + self.num_events * copy_T1).flatten(),
+            counts_E=self.counts_E.repeat(times),
+            starts_E=(self.starts_E + self.num_particles * copy_T1).flatten(),
+            sizes_E=self.sizes_E.repeat(times),
+            particles_P=torch.arange(times * self.num_particles, device=self.event_P.device),
+            log_sizes_E1=None if self.log_sizes_E1 is None else self.log_sizes_E1.repeat(times, 1),
+        )
 
     def with_log_sizes(self, dtype: torch.dtype) -> Segments:
         """The same with `log_sizes_E1`."""
-        return replace(self, log_sizes_E1=LOG_SIZES(self.sizes_E, dtype))
+        return replace(self, log_sizes_E1=log_sizes(self.sizes_E, dtype))
 
     def without_log_sizes(self) -> Segments:
         """The same without them: copies are cheaper."""
@@ -75,6 +79,11 @@ class Segments:
     def num_particles(self) -> int:
         """Particles of all events."""
         return self.event_P.shape[0]
+
+
+def log_sizes(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
+    """ln(1 + N) / 2 of each event. (E,) int64 -> (E, 1)."""
+    return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
 
 
 def spread(values_ED: Tensor, segments: Segments) -> Tensor:
@@ -123,13 +132,16 @@ def unpool(slopes_ED: Tensor, segments: Segments, pools: tuple[str, ...], argmax
 def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
     """Permutation that sorts each event's particles by ``key``, ascending, NaN last. (P,) -> (P,) int64.
 
-    Events stay in order and ties keep theirs, so that ``values_PD[permutation]`` has the same segments. One sort of
-    one integer: see `sort_keys`.
+    Events stay in order and ties keep theirs, so that ``values_PD[permutation]`` has the same segments.
     """
     if key_P.dtype not in _SORTED:
         raise TypeError(f"a key of {key_P.dtype}: only 32 bits are sorted by")
-    keys_P: Tensor = SORT_KEYS(key_P, segments.event_P)
-    return keys_P.argsort(stable=True)
+    # One sort of one integer: the event above the key's bits. Those of a float32 are in the order of the numbers once
+    # those of negative ones are turned round.
+    bits_P = (key_P.float() + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0: both have the same bits
+    ordered_P = bits_P ^ (bits_P >> 31 & 0x7FFFFFFF)
+    ordered_P = ordered_P.masked_fill(key_P.isnan(), 0x7FFFFFFF)
+    return ((segments.event_P << 32) + ordered_P).argsort(stable=True)
 
 
 def tensors_of(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -13,7 +13,6 @@ from torch.optim import Adam
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import Noise, StepContext
 from workloads.base.graphs import make_graphs
-from workloads.base.kernels.elementwise import LEAST_SPREAD
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.segments import Segments
@@ -22,15 +21,8 @@ from workloads.base.training import Alarm, ModelTraining
 from workloads.muons.models.config import MAX_COUNT, MAX_DEVIATION, WganConfig
 from workloads.muons.models.panel import Bundles, MuonPanel
 from workloads.muons.models.standardise import fit_standardise
-from workloads.muons.models.wgan_networks import (
-    CPU_CHUNK,
-    SCORE_EVENTS,
-    Draw,
-    WganEvents,
-    WganNetworks,
-    moments,
-    score_loss,
-)
+from workloads.muons.models.wgan_losses import least_spread, moments, score_loss
+from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, Draw, WganEvents, WganNetworks
 
 GENERATOR_BETAS = (0.5, 0.9)
 """Decay of Adam's means of the generator's gradient and of its square: without momentum it follows the noise of the
@@ -138,8 +130,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         if is_last:
             loss, _, gap, saturation = updated.sums[:4]
             metrics |= {"c_loss": loss, "w_gap": gap, "gp_norm": self._gp_norm, "saturation": saturation}
-            # Smallest ratio, over the features, of standard deviations of generated to real muons.
-            metrics["fake_spread"] = LEAST_SPREAD(updated.sums[4:].unflatten(0, (2, -1)))
+            metrics["fake_spread"] = least_spread(updated.sums[4:].unflatten(0, (2, -1)))
         return parts
 
     def _critic_gradients(

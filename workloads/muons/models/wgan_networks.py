@@ -1,17 +1,14 @@
-"""Networks of the muon WGAN, the terms of their losses for a part of a microbatch, and the sampler of a trained one.
+"""Networks of the muon WGAN, and the sampler of a trained one.
 
-p(N, muons | c) = p(N | c) p(muons | N, c): count_head.py models the first factor, the generator the second.
-
-Each loss is a sum over events, so that those of microbatches add up to their batch; the caller divides by the events of
-the whole batch. ``present_E`` is (E,), 1.0 for an event with muons and 0.0 for an empty one, which critic and generator
-ignore. (An index would need a host sync.)
+p(N, muons | c) = p(N | c) p(muons | N, c): count_head.py models the first factor, the generator the second. Terms of
+the losses are in wgan_losses.py.
 
 The gradient penalty trains on the critic's slope. Autograd can differentiate its own backward pass, but slowly
 (half of a step was the second derivative of layer normalisation), and compilers refuse it. Written explicitly, with a
 pullback for each layer, the slope is a forward computation: its gradient is of first order.
 
 Shape suffixes: E events, P particles, R rows (events or particles), F features, C conditions, A inputs, D width,
-Z noise, S summary numbers of an event, K sets, M generated events for each real one.
+Z noise, M generated events for each real one.
 """
 
 from __future__ import annotations
@@ -33,153 +30,26 @@ from workloads.base.buckets import padded
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool
-from workloads.base.kernels.elementwise import LOG_SIZES, LONG_TAILS
-from workloads.base.kernels.elementwise_torch import log_sizes, long_tails
-from workloads.base.kernels.event_losses import GRADIENT_PENALTY, ROW_SCORES
 from workloads.base.kernels.layers import ACTIVATE, PULL
-from workloads.base.kernels.scores import BOUNDED_LOSS, SCORE, SCORE_SLOPE
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
-from workloads.base.segments import (
-    Segments,
-    pool,
-    pool_with_argmax,
-    segment_sum,
-    sort_within_events,
-    spread,
-    tensors_of,
-    unpool,
-)
+from workloads.base.segments import Segments, log_sizes, pool, pool_with_argmax, sort_within_events, spread, unpool
 from workloads.muons.models.config import MAX_DEVIATION, WganConfig
 from workloads.muons.models.config import WganNetworkConfig as NetworkConfig
 from workloads.muons.models.count_head import AVERAGE_DECAY, MixtureCountHead
 from workloads.muons.models.standardise import NUM_CONDITIONS, Standardise
-
-SCORE_LIMIT = 100.0
-"""L in L·tanh(score / L), which bounds the critic's score smoothly: a rare huge event doesn't rule a batch."""
-_MUON_WEIGHT = 0.75
-"""Exponent of an event's weight N^x among the scores of muons. With 1, few large events make most of the noise."""
-_LN10 = 2.302585092994046
-
-
-class ScoreLoss(NamedTuple):
-    """Loss by the scores, and sums that describe them."""
-
-    loss: Tensor
-    """()."""
-    gap_and_near_2: Tensor
-    """(2,): D(real) - D(fake) before saturation; the share of an event's two scores near their bound."""
-
-
-def score_loss(scores_2E: Tensor, signs_2E: Tensor) -> ScoreLoss:
-    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. (2 E,), (2 E,).
-
-    ``scores_2E``: unbounded scores of the real events, then of the generated ones; D is L·tanh(score / L) with L =
-    SCORE_LIMIT. ``signs_2E``: -1 for real events, then 1 for generated ones, 0 for empty. The generator's loss is
-    -Σ D(fake), that of generated events with the signs of real ones: they count as real ones do for the critic.
-    """
-    return ScoreLoss(*BOUNDED_LOSS(scores_2E, signs_2E, SCORE_LIMIT))
-
-
-class GradientPenalty(NamedTuple):
-    """Penalty and gradient norm, both sums over events, ()."""
-
-    penalty: Tensor
-    norm: Tensor
-
-
-def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor) -> Tensor:
-    """Points between each real and generated event. 2 times (P, F), muons in order of energy -> (P, F).
-
-    ``mix_E`` (E,), uniform in [0, 1], is the share of the real event. A set has no order, so real and generated muons
-    are paired by rank in the first feature, lg E: optimal transport in one dimension.
-    """
-    return torch.addcmul(fake_PF, spread(mix_E.unsqueeze(1), segments), real_PF - fake_PF)
-
-
-def gradient_penalty(slope_PF: Tensor, segments: Segments, present_E: Tensor) -> GradientPenalty:
-    """Gradient penalty Σ (‖∇D‖ - 1)²: arXiv:1704.00028, equation 3. ``slope_PF``: derivative of the events' scores.
-
-    The norm is per event, and dual to the distance √(|Δ₁|² + Σᵢ |Δᵢ|² / N) of two events, i = 2 … N, where muon 1 is
-    the leading one, the last of its event: √(|g₁|² + N Σᵢ |gᵢ|²). A slope then has the same meaning for 2 muons and for
-    2000, and the critic may follow the leading muon as steeply as the mean of all others.
-    """
-    # A one-sided penalty and the plain norm √(Σ |g|²) were not better.
-    penalty, norm, _ = GRADIENT_PENALTY(slope_PF, *tensors_of(segments), present_E)
-    return GradientPenalty(penalty, norm)
-
-
-class EnergyScore(NamedTuple):
-    """Sums of the energy score, (): a distance of generated bundles from real ones, without a critic.
-
-    For a real value y and m independent generated ones xᵢ of the same primary and count,
-
-        mean over i of |xᵢ - y|  -  ½ mean over i ≠ j of |xᵢ - xⱼ|
-
-    has its smallest mean if and only if the xᵢ have the distribution of y (a strictly proper score: Gneiting & Raftery,
-    JASA 102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any
-    batch: its gradient moves generated bundles to the right distribution from the first step on, and vanishes there.
-    It is computed for single muons, those of an event with the weight N^0.75 together, and for a few features of an
-    event that depend on its muons' correlations.
-    """
-
-    of_muons: Tensor
-    """Sum over events of the mean over their muons, with ``event_weight``."""
-    of_events: Tensor
-    """Sum over events with muons, of their summaries."""
-
-
-def event_weight(segments: Segments, present_E: Tensor) -> Tensor:
-    """Weight of each event among the scores of muons, by its whole number of muons; 0 if it isn't present. (E,)."""
-    return segments.sizes_E.float() ** _MUON_WEIGHT * present_E
-
-
-def energy_score(
-    generated_MPF: Tensor, real_PF: Tensor, segments: Segments, weights: tuple[Tensor, Tensor], lg_energy_spread: Tensor
-) -> EnergyScore:
-    """Energy score of events that were generated M times, at least twice. (M, P, F), (P, F).
-
-    ``weights``, 2 times (E,): of the events' muons, `event_weight`, and of the events, 1; 0 for events without muons.
-    ``lg_energy_spread``, (): standard deviation of lg E, by which the first feature was divided.
-
-    Muons are paired by position: the generated ones of an event are in no order, so any pairing is independent of
-    their values.
-    """
-    times, (muons_weight_E, weight_E) = len(generated_MPF), weights
-    generated_ES, real_ES = event_summary(
-        torch.cat([generated_MPF.flatten(0, 1), real_PF]),
-        segments.without_log_sizes().repeated(times + 1),
-        lg_energy_spread,
-    ).split([times * segments.num_events, segments.num_events])
-    of_events_E = ROW_SCORES(generated_ES.unflatten(0, (times, -1)), real_ES)[0]
-    mean_E1 = pool(ROW_SCORES(generated_MPF, real_PF)[0].unsqueeze(1), segments, ("mean",))
-    return EnergyScore((mean_E1.squeeze(1) * muons_weight_E).sum(), (of_events_E * weight_E).sum())
-
-
-def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:
-    """Mean of each feature, of (lg E) x feature, largest lg E, lg of the summed energy. (P, F) -> (E, S).
-
-    Units are those of the standardised features; 0 for an empty event.
-    """
-    energy_P1 = features_PF[:, :1]
-    means_E = pool(torch.cat([features_PF, energy_P1 * features_PF], 1), segments, ("mean",))
-    largest_E1 = pool(energy_P1, segments, ("max",))
-    ln_scale = lg_energy_spread * _LN10
-    relative_P1 = ((energy_P1 - spread(largest_E1, segments)) * ln_scale).exp()
-    log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() / ln_scale
-    return torch.cat([means_E, largest_E1, log_sum_E1 + largest_E1], 1)
-
-
-def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
-    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F).
-
-    ``counted_P1``, (P, 1): 1 for muons that count, else 0.
-    """
-    features_KPF = features_KPF.detach().float()
-    counted_KPF = features_KPF * counted_P1
-    num_K1 = counted_P1.sum().expand(len(features_KPF), 1)
-    return torch.cat([num_K1, counted_KPF.sum(1), (counted_KPF * features_KPF).sum(1)], 1)
-
+from workloads.muons.models.wgan_losses import (
+    EnergyScore,
+    GradientPenalty,
+    between,
+    bounded,
+    energy_score,
+    event_weight,
+    gradient_penalty,
+    raw_score,
+    score_loss,
+    score_slope,
+)
 
 CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
 """Largest number of particles in a part on a CPU: more than other models', since layers in C++ divide its rows anew."""
@@ -286,9 +156,7 @@ class Generator(nn.Module):
         """Features of one muon for each particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
         z_EZ, z_PZ = noise
         context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
-        # z·|z| / √3: tails are exponential, as those of lg E are, and the variance is 1: leaky ReLUs keep the shape of
-        # a tail. An exported program must run without operators of ours.
-        tails: Callable[[Tensor, int], Tensor] = long_tails if torch.compiler.is_exporting() else LONG_TAILS
+        z_PZ = long_tails(z_PZ, LOCAL_TAILS)
         # The event's part of the first layer is computed once for each event, not for each of its muons.
         linear = self.muon_input.linear
         sizes = [context_ED.shape[1], self.z_local]
@@ -296,12 +164,11 @@ class Generator(nn.Module):
         if linear.is_rounded:
             of_event, of_muon = zip(*(one.split(sizes, 1) for one in linear.pair), strict=True)
             of_event_ED = rounded_product(context_ED, of_event, linear.rounded_D, bias_D=linear.bias)
-            muons_PD = rounded_product(tails(z_PZ, LOCAL_TAILS), of_muon, spread(of_event_ED, segments))
+            muons_PD = rounded_product(z_PZ, of_muon, spread(of_event_ED, segments))
             features_PF = self.muon_network(self.muon_input.activate(muons_PD))
             return features_PF
         of_event_DD, of_muon_DZ = linear.weight.split(sizes, 1)
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
-        z_PZ = tails(z_PZ, LOCAL_TAILS)
         if library := native.library_for(z_PZ, of_muon_DZ):
             layers = (of_muon_DZ, *self.muon_network.parameters())
             features_PF = native.chain(library, z_PZ, of_event_ED, segments, layers, LEAK)
@@ -336,12 +203,11 @@ class Critic(nn.Module):
         pooled_ED = self._pooled(features_PF, conditions_EC, segments)
         event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
         event_ED = self.event_hidden(self.event_input(event_ED))
-        scores_E: Tensor = SCORE(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
-        return scores_E
+        return raw_score(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
 
     def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Bounded score of each event, the identity near 0, as its loss sees it. (P, F), (E, C) -> (E,)."""
-        return SCORE_LIMIT * torch.tanh(self.raw_scores(features_PF, conditions_EC, segments) / SCORE_LIMIT)
+        return bounded(self.raw_scores(features_PF, conditions_EC, segments))
 
     def slope(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Derivative of each event's score with respect to the features of its muons. (P, F), (E, C) -> (P, F).
@@ -353,8 +219,7 @@ class Critic(nn.Module):
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
 
-        weights = self.output.weight, self.output.bias
-        slope_ED = SCORE_SLOPE(event_ED, self.projection(conditions_EC), *weights, SCORE_LIMIT)
+        slope_ED = score_slope(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
         pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
         return muons_back(pooled_slopes_ED)
 
@@ -405,9 +270,16 @@ def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
     known_E1 = segments.log_sizes_E1
     if known_E1 is not None and known_E1.dtype == dtype:
         return known_E1
-    # An exported program must run without operators of ours.
-    size: Callable[[Tensor, torch.dtype], Tensor] = log_sizes if torch.compiler.is_exporting() else LOG_SIZES
-    return size(segments.sizes_E, dtype)
+    return log_sizes(segments.sizes_E, dtype)
+
+
+def long_tails(normal_PZ: Tensor, tails: int) -> Tensor:
+    """z·|z| / √3 in the first ``tails`` columns, z in the others. (P, Z) -> (P, Z).
+
+    Tails are exponential, as those of lg E are, and the variance is 1: leaky ReLUs keep the shape of a tail.
+    """
+    tails_PT, others = normal_PZ[:, :tails], normal_PZ[:, tails:]
+    return torch.cat([tails_PT * tails_PT.abs() * 3**-0.5, others], 1)
 
 
 def _start_xavier(network: nn.Module) -> None:
