@@ -1,4 +1,4 @@
-"""torch's optimisers without the marks for its compiler: they learn and save the same; averaged weights."""
+"""An optimiser without the marks for torch's compiler learns and saves the same. Bad updates, averaged weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from workloads.base.optimiser import AveragedWeights, uncompiled
+from workloads.base.context import StepContext, UpdateLimits
+from workloads.base.optimiser import AveragedWeights, GradientSum, GuardedOptimiser, PartGradients, uncompiled
 
 
 def numbers(value: float) -> nn.Linear:
@@ -22,6 +23,24 @@ def numbers(value: float) -> nn.Linear:
     with torch.no_grad():
         network.weight.fill_(value)
     return network
+
+
+@pytest.mark.parametrize(
+    ("gradient", "loss", "is_skipped"),
+    [
+        *((3.0, -3.0, False), (2e3, 0.0, True), (-2e3, 0.0, True), (1.0, 11.0, True), (1.0, -11.0, True)),
+        *((torch.nan, 0.0, True), (1.0, torch.nan, True), (torch.inf, 1.0, True), (1.0, -torch.inf, True)),
+    ],
+)
+def test_an_update_beyond_a_limit_or_not_finite_changes_nothing(gradient: float, loss: float, is_skipped: bool) -> None:
+    network, context = numbers(1.0), StepContext(torch.device("cpu"), seed=1, limits=UpdateLimits(10.0, 1e3))
+    optimiser = GuardedOptimiser(network, SGD(network.parameters(), lr=0.1, fused=True), clip=0.0, context=context)
+    total = GradientSum()
+    total.add(PartGradients([torch.full((1, 1), gradient)], torch.tensor([loss, 5.0])))
+    result = optimiser.update(total, 2)
+    assert float(result.skipped) == is_skipped
+    assert (network.weight.item() == 1.0) == is_skipped
+    torch.testing.assert_close(result.grad_norm, torch.tensor(abs(gradient)), equal_nan=True)
 
 
 def test_the_average_starts_short_and_then_has_the_given_decay() -> None:

@@ -136,6 +136,20 @@ def test_segments_made_of_others_number_their_particles(segments: Segments) -> N
     assert segments.repeated(2).event_P.tolist() == [1, 1, 1, 2, 4, 4, 4, 4, 7, 7, 7, 8, 10, 10, 10, 10]
 
 
+@pytest.mark.parametrize("counts", [[], [0, 0], COUNTS])
+@pytest.mark.parametrize("times", [1, 3])
+def test_copies_of_segments_are_the_segments_of_the_copies(counts: list[int], times: int) -> None:
+    counts_E = torch.tensor(counts, dtype=torch.int64)
+    segments = Segments.from_counts(counts_E, sum(counts), counts_E + 1).with_log_sizes(torch.float32)
+    expected = Segments.from_counts(counts_E.repeat(times), times * sum(counts), (counts_E + 1).repeat(times))
+    found = segments.repeated(times)
+    for name in ("event_P", "counts_E", "starts_E", "sizes_E", "particles_P"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert found.log_sizes_E1 is not None
+    torch.testing.assert_close(found.log_sizes_E1.squeeze(1), (2.0 + counts_E.repeat(times)).log() / 2)
+    assert segments.without_log_sizes().repeated(times).log_sizes_E1 is None
+
+
 @given(
     st.lists(st.lists(st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 1.0])), max_size=5), max_size=5),
     st.sampled_from([torch.float32, torch.bfloat16]),

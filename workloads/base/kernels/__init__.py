@@ -1,7 +1,7 @@
 """Registered operators, and their kernels.
 
 `registration` registers an operator with torch: schema, shapes for tracing, derivative, one implementation a device.
-Each family has four modules: the operators (`operators` on ragged rows, `layers`, `scores`, `event_losses`,
-`elementwise`), their kernels in torch's own operations (`torch_kernels`, `…_torch`: the CPU, and CUDA without Triton),
-those of Triton (`triton_kernels`, `…_triton`) and their launches (`launch`, `…_launch`).
+Each family has four modules: the operators (`operators` on ragged rows, `layers`), their kernels in torch's own
+operations (`torch_kernels`, `layers_torch`: the CPU, and CUDA without Triton), those of Triton (`triton_kernels`,
+`layers_triton`) and their launches (`launch`, `layers_launch`). `product` is of torch's products alone.
 """

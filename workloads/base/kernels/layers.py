@@ -69,7 +69,6 @@ ACTIVATE = register(
     "activate(Tensor linear_RD, Tensor? bias_D, Tensor? scale_D, Tensor? shift_D, float epsilon, float leak)"
     " -> (Tensor, Tensor, Tensor)",
     *(kernels, _LAUNCHES, _like_activate),
-    plain=kernels.plain_activate,
     backward=_activate_backward,
 )
 PULL = register(

@@ -111,23 +111,6 @@ def pull_backward(
     return to_gradient_RD.to(dtype), to_row_RD.to(linear_RD.dtype), to_scale_D
 
 
-def plain_activate(
-    linear_RD: Tensor,
-    bias_D: Tensor | None,
-    scale_D: Tensor | None,
-    shift_D: Tensor | None,
-    epsilon: float,
-    leak: float,
-) -> Tensor:
-    """First result of `activate`, differentiable by torch any number of times."""
-    if bias_D is not None:
-        linear_RD = linear_RD + (bias_D - bias_D.detach()).to(linear_RD.dtype)  # 0, with the bias's gradient
-    if scale_D is None:
-        return F.leaky_relu(linear_RD, leak)
-    normal_RD = F.layer_norm(wide(linear_RD), scale_D.shape, scale_D, shift_D, epsilon)
-    return F.leaky_relu(normal_RD, leak).to(linear_RD.dtype)
-
-
 def wide(values: Tensor) -> Tensor:
     """Values as they are computed with: in float32 at least."""
     return values if values.dtype == torch.float64 else values.float()

@@ -1,4 +1,5 @@
-"""Registration of operators with torch, below Python's wrappers: see operators.py, which says why.
+"""Registration of operators with torch, below Python's wrappers: `torch.library.custom_op` takes 10 µs a call, and more
+for its derivative.
 
 | key | implementation |
 | --- | --- |
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from workloads.base.compiler import missing_for_triton
 
@@ -62,14 +64,16 @@ def register(
     launches: str,
     like: Callable[..., Any],
     *,
-    plain: Callable[..., Any] | None = None,
     backward: Backward | None = None,
+    is_linear: bool = False,
+    traced: Callable[..., Any] | None = None,
 ) -> Any:
     """Register an operator by its schema; the result is what calls it.
 
     ``kernels``: module with its implementation on the CPU, ``launches``: name of that on CUDA, ``like``: allocates the
-    results. ``backward`` gives the gradients by its first result. ``plain`` is the same operator in torch's own
-    operations, and is differentiated where a derivative of the gradients is asked for; without it, that is an error.
+    results. ``backward`` gives the gradients by its first result. ``is_linear``: that is linear in the first argument,
+    and ``backward``, which gets neither of them, can be differentiated again; else that is an error. ``traced`` is the
+    same operator in torch's own operations, which takes its place while a graph is traced: a compiler fuses them.
     """
     name = schema.split("(")[0]
     LIBRARY.define(schema)
@@ -79,37 +83,43 @@ def register(
     LIBRARY.impl(name, on_cuda(name, kernels, launches), "CUDA")
     torch.library.register_fake(f"icestream::{name}", like, lib=LIBRARY)
     if backward is not None:
-        LIBRARY.impl(name, _differentiable(operator, plain, backward), "Autograd")
+        LIBRARY.impl(name, _differentiable(operator, backward, is_linear, traced or operator), "Autograd")
     return operator
 
 
-def _differentiable(operator: Any, plain: Callable[..., Any] | None, backward: Backward) -> Callable[..., Any]:
+def _differentiable(
+    operator: Any, backward: Backward, is_linear: bool, traced: Callable[..., Any]
+) -> Callable[..., Any]:
     """Implementation for the key Autograd."""
+
+    def compute(*arguments: Any) -> Any:
+        with _BelowAutograd():
+            return (traced if _is_traced() else operator)(*arguments)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
-            with _BelowAutograd():
-                results = operator(*arguments)
+            results = compute(*arguments)
             several = results if isinstance(results, tuple) else (results,)
-            ctx.save_for_backward(*(one for one in arguments if isinstance(one, Tensor)), *several)
-            ctx.others = [None if isinstance(one, Tensor) else (one,) for one in arguments]
             ctx.mark_non_differentiable(*several[1:])
             ctx.set_materialize_grads(False)
+            if is_linear:
+                arguments, several = (None, *arguments[1:]), (None, *several[1:])
+            ctx.save_for_backward(*(one for one in (*arguments, *several) if isinstance(one, Tensor)))
+            ctx.others = [None if isinstance(one, Tensor) else (one,) for one in (*arguments, *several)]
+            ctx.num_arguments = len(arguments)
             return results
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-            num, gradient = len(ctx.others), gradients[0]
+            num, gradient = ctx.num_arguments, gradients[0]
             if gradient is None:
                 return (None,) * num
+            if torch.is_grad_enabled() and not is_linear:
+                raise RuntimeError(f"{operator} can be differentiated once only")
             saved = iter(ctx.saved_tensors)
-            arguments = [next(saved) if one is None else one[0] for one in ctx.others]
-            if torch.is_grad_enabled():
-                if plain is None:
-                    raise RuntimeError(f"{operator} can be differentiated once only")
-                return _of_plain(plain, gradient, arguments, ctx.needs_input_grad)
-            found = tuple(backward(gradient, arguments, tuple(saved), ctx.needs_input_grad))
+            values = [next(saved) if one is None else one[0] for one in ctx.others]
+            found = tuple(backward(gradient, values[:num], values[num:], ctx.needs_input_grad))
             return found + (None,) * (num - len(found))
 
     # Without the questions for torch.func's transforms, which these operators don't take: a tenth of a call's time.
@@ -120,18 +130,11 @@ def _differentiable(operator: Any, plain: Callable[..., Any] | None, backward: B
             for one in arguments:
                 if isinstance(one, Tensor) and one.requires_grad:
                     return apply(*arguments)
-        with _BelowAutograd():
-            return operator(*arguments)
+        return compute(*arguments)
 
     return call
 
 
-def _of_plain(
-    plain: Callable[..., Any], gradient: Tensor, arguments: list[Any], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """Differentiable gradients of the arguments, by torch's own derivative of ``plain``."""
-    results = plain(*arguments)
-    result = results[0] if isinstance(results, tuple) else results
-    inputs = [one for one, is_needed in zip(arguments, needed, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(result, inputs, gradient, create_graph=True, allow_unused=True))
-    return tuple(next(found) if is_needed else None for is_needed in needed)
+def _is_traced() -> bool:
+    """True in modes of torch's own, which trace a graph; one of ours, which counts operators, sees each as it is."""
+    return is_in_torch_dispatch_mode() and not is_in_torch_dispatch_mode(include_infra_modes=False)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from workloads.base.kernels.layers_torch import wide
 from workloads.base.segments import Segments, pool, segment_sum, spread
@@ -50,30 +49,34 @@ def bounded(scores: Tensor) -> Tensor:
 
 
 def score_slope(rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1: Tensor) -> Tensor:
-    """Slope of the bounded `raw_score` by the row. (E, D), (E, D) -> (E, D). It can be differentiated once."""
+    """Slope of the bounded `raw_score` by the row. (E, D), (E, D) -> (E, D)."""
     slope_ED: Tensor = _ScoreSlope.apply(rows_ED, projected_ED, weight_1D, bias_1)
     return slope_ED
 
 
 class _ScoreSlope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1: Tensor) -> Tensor:
-        raw_slope_ED = weight_1D + wide(projected_ED) / math.sqrt(rows_ED.shape[1])
-        tanh_E1 = torch.tanh(raw_score(rows_ED, projected_ED, weight_1D, bias_1).unsqueeze(1) / SCORE_LIMIT)
-        ctx.save_for_backward(rows_ED, raw_slope_ED, tanh_E1)
-        ctx.projected_dtype = projected_ED.dtype
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        raw_slope_ED, tanh_E1 = _slope_and_tanh(*inputs)
         return raw_slope_ED * (1 - tanh_E1.square())
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        rows_ED, raw_slope_ED, tanh_E1 = ctx.saved_tensors
+        rows_ED, projected_ED, *_ = ctx.saved_tensors
+        raw_slope_ED, tanh_E1 = _slope_and_tanh(*ctx.saved_tensors)
         factor_E1 = 1 - tanh_E1.square()
         of_score_E1 = (gradients[0] * raw_slope_ED).sum(1, True) * (-2 / SCORE_LIMIT) * tanh_E1 * factor_E1
         to_slope_ED = gradients[0] * factor_E1 + of_score_E1 * wide(rows_ED)
-        to_projected_ED = (to_slope_ED / math.sqrt(rows_ED.shape[1])).to(ctx.projected_dtype)
         to_rows_ED = (of_score_E1 * raw_slope_ED).to(rows_ED.dtype)
+        to_projected_ED = (to_slope_ED / math.sqrt(rows_ED.shape[1])).to(projected_ED.dtype)
         return to_rows_ED, to_projected_ED, to_slope_ED.sum(0, True), of_score_E1.sum(0)
+
+
+def _slope_and_tanh(rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope of the unbounded score, and tanh(score / L). -> (E, D), (E, 1)."""
+    raw_E = raw_score(rows_ED, projected_ED, weight_1D, bias_1)
+    return weight_1D + wide(projected_ED) / math.sqrt(rows_ED.shape[1]), torch.tanh(raw_E.unsqueeze(1) / SCORE_LIMIT)
 
 
 class ScoreLoss(NamedTuple):
@@ -106,7 +109,6 @@ class _ScoreLoss(torch.autograd.Function):
         return (bounded_2E * signs_2E).sum(), gap_and_near_2
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         scores_2E, signs_2E = ctx.saved_tensors
         return gradients[0] * signs_2E * (1 - torch.tanh(scores_2E / SCORE_LIMIT).square()), None
@@ -214,8 +216,9 @@ class _RowScores(torch.autograd.Function):
         return to_real_MR.mean(0) - among_R / (2 * times * (times - 1))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the energy score can be differentiated once only")
         (slope_MSR,) = ctx.saved_tensors
         return (slope_MSR * gradients[0]).transpose(1, 2).to(ctx.generated_dtype), None
 

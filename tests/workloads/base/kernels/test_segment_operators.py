@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from workloads.base.kernels import launch, registration, torch_kernels
-from workloads.base.kernels.operators import NAMES, POOL, POOL_FINDING_LARGEST, UNPOOL
+from workloads.base.kernels.operators import POOL, POOL_FINDING_LARGEST, UNPOOL
 from workloads.base.kernels.registration import on_cuda, uses_triton
 from workloads.base.segments import Segments, pool_with_argmax, unpool
 
@@ -21,6 +21,7 @@ COUNTS = torch.tensor([0, 3, 1, 0, 4, 0])
 SEGMENTS = Segments.from_counts(COUNTS, 8)
 TENSORS = (SEGMENTS.event_P, SEGMENTS.counts_E, SEGMENTS.starts_E, SEGMENTS.particles_P)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+NAMES = ("pool", "pool_finding_largest", "unpool")
 
 
 def random(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -95,9 +96,8 @@ def test_cuda_with_triton_uses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_every_device_has_an_implementation_of_its_own() -> None:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    for family in ("elementwise", "event_losses", "layers", "scores"):
-        import_module(f"workloads.base.kernels.{family}")
-    assert len(registration.ON_CPU) == 22
+    import_module("workloads.base.kernels.layers")
+    assert len(registration.ON_CPU) == 7
     for name in registration.ON_CPU:
         assert all(has(f"icestream::{name}", key) for key in ("CPU", "CUDA")), name
     assert all(has(f"icestream::{name}", "Autograd") for name in NAMES)

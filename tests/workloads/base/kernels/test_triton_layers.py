@@ -92,7 +92,7 @@ def test_rows_that_are_not_dense_in_memory_are_read_right(device: torch.device) 
 def test_rows_too_long_for_a_program_are_computed_by_torch(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers_launch, "MOST_COLUMNS", 4)
+    monkeypatch.setattr(layers_launch, "_MOST_COLUMNS", 4)
     monkeypatch.setattr(layers_launch, "kernels", None)
     compare_all(LayerCase.of(3, 5, torch.float32, device), norm=True)
 

@@ -23,12 +23,12 @@ from common.errors import BadInputError
 from services.trainer.health import Health, HealthLimits, HealthWatch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.kernels.elementwise import LEAST_SPREAD
 from workloads.base.segments import Segments
 from workloads.muons.models import wgan
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan import ALARMS, WganTask
-from workloads.muons.models.wgan_networks import EnergyScore, ScoreLoss, WganNetworks, moments
+from workloads.muons.models.wgan_losses import EnergyScore, ScoreLoss, least_spread, moments
+from workloads.muons.models.wgan_networks import WganNetworks
 
 
 @pytest.mark.parametrize(("shards", "chunk_particles"), [(1, 10), (2, 0)])
@@ -216,8 +216,8 @@ def test_a_generator_that_collapses_after_it_had_learned_is_warned_about() -> No
 def test_the_spread_is_that_of_all_parts_together() -> None:
     real, fake = torch.randn(1000, 2), torch.randn(1000, 2) * torch.tensor([0.5, 2.0]) + 3
     both, all_of_them = torch.stack([real, fake]), torch.ones(1000, 1)
-    whole = LEAST_SPREAD(moments(both, all_of_them))
-    parts = LEAST_SPREAD(moments(both[:, :10], all_of_them[:10]) + moments(both[:, 10:], all_of_them[10:]))
+    whole = least_spread(moments(both, all_of_them))
+    parts = least_spread(moments(both[:, :10], all_of_them[:10]) + moments(both[:, 10:], all_of_them[10:]))
     assert math.isclose(float(whole), float(fake[:, 0].std() / real[:, 0].std()), rel_tol=1e-3)
     torch.testing.assert_close(parts, whole)
     more = torch.cat([both, torch.full((2, 7, 2), 1e3)], 1)
