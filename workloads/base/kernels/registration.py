@@ -112,7 +112,8 @@ def _differentiable(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-            num, gradient = ctx.num_arguments, gradients[0]
+            num: int = ctx.num_arguments
+            gradient = gradients[0]
             if gradient is None:
                 return (None,) * num
             if torch.is_grad_enabled() and not is_linear:
