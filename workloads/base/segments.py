@@ -6,7 +6,7 @@ is a float.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,8 +31,6 @@ class Segments:
     """(E,) int64: particles that each event has; those of ``counts_E`` are a sample of them, or all."""
     particles_P: Tensor
     """(P,) int64: 0, 1, 2, …, here so that no operation has to make it again."""
-    log_sizes_E1: Tensor | None = None
-    """(E, 1): ln(1 + sizes) / 2, if a network reads it several times."""
 
     @classmethod
     def from_counts(cls, counts_E: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
@@ -46,9 +44,9 @@ class Segments:
         return cls(event_P, counts_E, starts_E, counts_E if sizes_E is None else sizes_E, particles_P)
 
     @classmethod
-    def from_offsets(cls, offsets_E1: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
+    def from_offsets(cls, offsets_E1: Tensor, num_particles: int) -> Segments:
         """Segments from (E + 1,) int64 offsets: event e owns particles offsets[e] to offsets[e + 1]."""
-        return cls.from_counts(offsets_E1.diff(), num_particles, sizes_E)
+        return cls.from_counts(offsets_E1.diff(), num_particles)
 
     def repeated(self, times: int) -> Segments:
         """Segments of ``times`` copies of the events, one set after the other."""
@@ -59,16 +57,7 @@ class Segments:
             starts_E=(self.starts_E + self.num_particles * copy_T1).flatten(),
             sizes_E=self.sizes_E.repeat(times),
             particles_P=torch.arange(times * self.num_particles, device=self.event_P.device),
-            log_sizes_E1=None if self.log_sizes_E1 is None else self.log_sizes_E1.repeat(times, 1),
         )
-
-    def with_log_sizes(self, dtype: torch.dtype) -> Segments:
-        """The same with `log_sizes_E1`."""
-        return replace(self, log_sizes_E1=log_sizes(self.sizes_E, dtype))
-
-    def without_log_sizes(self) -> Segments:
-        """The same without them: copies are cheaper."""
-        return replace(self, log_sizes_E1=None)
 
     @property
     def num_events(self) -> int:
@@ -79,11 +68,6 @@ class Segments:
     def num_particles(self) -> int:
         """Particles of all events."""
         return self.event_P.shape[0]
-
-
-def log_sizes(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
-    """ln(1 + N) / 2 of each event. (E,) int64 -> (E, 1)."""
-    return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
 
 
 def spread(values_ED: Tensor, segments: Segments) -> Tensor:

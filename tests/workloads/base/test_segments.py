@@ -140,14 +140,11 @@ def test_segments_made_of_others_number_their_particles(segments: Segments) -> N
 @pytest.mark.parametrize("times", [1, 3])
 def test_copies_of_segments_are_the_segments_of_the_copies(counts: list[int], times: int) -> None:
     counts_E = torch.tensor(counts, dtype=torch.int64)
-    segments = Segments.from_counts(counts_E, sum(counts), counts_E + 1).with_log_sizes(torch.float32)
+    segments = Segments.from_counts(counts_E, sum(counts), counts_E + 1)
     expected = Segments.from_counts(counts_E.repeat(times), times * sum(counts), (counts_E + 1).repeat(times))
     found = segments.repeated(times)
     for name in ("event_P", "counts_E", "starts_E", "sizes_E", "particles_P"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert found.log_sizes_E1 is not None
-    torch.testing.assert_close(found.log_sizes_E1.squeeze(1), (2.0 + counts_E.repeat(times)).log() / 2)
-    assert segments.without_log_sizes().repeated(times).log_sizes_E1 is None
 
 
 @given(

@@ -213,7 +213,6 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         optimisers = {"count": (networks.count_head, count_adam), "muons": (networks.muons, muons_adam)}
         particle_bytes = _PARTICLE_FLOATS * 4 * config.network.hidden
         super().__init__(config, context, networks.modules(), optimisers, particle_bytes=particle_bytes)
-        self._is_checked = False
 
     @property
     def is_fitted(self) -> bool:

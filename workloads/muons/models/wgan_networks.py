@@ -33,7 +33,7 @@ from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool
 from workloads.base.kernels.layers import ACTIVATE, PULL
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
-from workloads.base.segments import Segments, log_sizes, pool, pool_with_argmax, sort_within_events, spread, unpool
+from workloads.base.segments import Segments, pool, pool_with_argmax, sort_within_events, spread, unpool
 from workloads.muons.models.config import MAX_DEVIATION, WganConfig
 from workloads.muons.models.config import WganNetworkConfig as NetworkConfig
 from workloads.muons.models.count_head import AVERAGE_DECAY, MixtureCountHead
@@ -267,10 +267,7 @@ class Critic(nn.Module):
 
 def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
     """Size input ln(1 + N) / 2 of each event, about 0 to 5. -> (E, 1)."""
-    known_E1 = segments.log_sizes_E1
-    if known_E1 is not None and known_E1.dtype == dtype:
-        return known_E1
-    return log_sizes(segments.sizes_E, dtype)
+    return segments.sizes_E.to(dtype).log1p().unsqueeze(1) / 2
 
 
 def long_tails(normal_PZ: Tensor, tails: int) -> Tensor:
@@ -380,7 +377,7 @@ class WganNetworks:
     def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
         whole = padded(source) if self.pads else source
-        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles).with_log_sizes(torch.float32)
+        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles)
         muons = whole.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
         conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
