@@ -2,8 +2,8 @@
 
 Question: a GPU waits for the host if a step has many small operators. How many are there in a step of 128,000 events of
 4 muons, and how long does the host take to dispatch them, if the batch is 1, 8 or 64 microbatches?
-Asked: at most 950 operators (600 while scores and losses had kernels of their own, up to 2026-11-28) and 5 ms, whatever
-the number of microbatches.
+Asked: at most 1,000 operators (600 while scores and losses had kernels of their own, up to 2026-11-28) and 5 ms,
+whatever the number of microbatches.
 
 Command, from the repository's root, on a quiet machine:
 

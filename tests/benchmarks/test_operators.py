@@ -10,7 +10,7 @@ from workloads.base.graphs import Graphs
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
-MOST_OPERATORS, MOST_BESIDE_GRAPHS = 950, 250
+MOST_OPERATORS, MOST_BESIDE_GRAPHS = 1000, 250
 SMALL = WganNetworkConfig(hidden=8)
 
 
