@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from native_layers import compiled, layers_in_cpp
 from torch import Tensor, nn
 
@@ -46,17 +47,17 @@ def test_a_layer_and_its_gradients_are_torchs(rows: int, inputs: int, outputs: i
 def test_a_pullback_and_its_gradients_are_those_of_double_precision() -> None:
     layer = layer_of(40, 64)
     input_RA, slope_RD, weight_RA = torch.randn(70, 40), torch.randn(70, 64), torch.randn(70, 40)
-    assert layer.norm is not None
 
     def gradients(layer: Dense, *rows: Tensor, cpp: bool) -> list[Tensor]:
         input_RA, slope_RD, weight_RA = rows
         of = [input_RA.requires_grad_(), slope_RD.requires_grad_(), *layer.parameters()]
+        assert layer.norm is not None
         if cpp:
-            assert layer.norm is not None
             found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)
             result_RA = pullback(compiled(), slope_RD, found, layer.linear.weight, layer.norm.weight, LEAK)
         else:
-            (result_RA,) = torch.autograd.grad(layer(input_RA), input_RA, slope_RD, create_graph=True)
+            output_RD = F.leaky_relu(layer.norm(layer.linear(input_RA)), LEAK)
+            (result_RA,) = torch.autograd.grad(output_RD, input_RA, slope_RD, create_graph=True)
         return [result_RA.detach(), *torch.autograd.grad((result_RA * weight_RA).sum(), of, allow_unused=True)]
 
     found = gradients(layer, input_RA, slope_RD, weight_RA, cpp=True)
