@@ -97,8 +97,6 @@ def own_command(name: str) -> click.Command:  # noqa: C901, PLR0912  a table
             from icestream.commands.services import decoder as command
         case "trainer":
             from icestream.commands.services import trainer as command
-        case "node":
-            from icestream.commands.node.command import node as command
         case "ray":
             from icestream.commands.ray.command import ray as command
         case "slurm":

@@ -127,6 +127,7 @@ def run_trainer(
             remedy = new_plan_remedy(latest[1], config_json) if latest is not None else ""
             feed = _connect(run_dir, config, stop, device, ranks, accept=accept_new_plan, remedy=remedy)
             stack.callback(feed.close)
+            ranks.begin_steps()
             require_plan(feed.plan_hash, config)
             training = training_of(config)
             state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
