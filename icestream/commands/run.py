@@ -26,8 +26,8 @@ Examples:
   torchrun --nnodes 1:4 --nproc-per-node 8 … -m icestream run --shared /shared/mine --run-dir /local/mine -i …
 
 \b
-Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error; on one of
-several machines 75: another one is gone, and torchrun starts all again.
+Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error; on one
+of several machines 75: another one is gone, and torchrun starts all again.
 """
 
 
