@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from icestream.commands.node.settings import node_config
 
 from common.config import MOST_TRAINERS, StreamConfig
 from common.errors import BadInputError
 from icestream.cli import cli
 from icestream.commands.checks import possible_nodes, require_shares
-from icestream.commands.node.settings import node_config
 from icestream.commands.ray.driver import ClusterView, NodesDriver, ReserveMachines, largest_fitting
 from icestream.commands.slurm import command
 from icestream.commands.slurm.script import SlurmJob
