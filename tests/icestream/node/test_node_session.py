@@ -13,7 +13,7 @@ from of_torchrun import of_torchrun
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.locks import RunLock
-from icestream.commands.checks import refuse_folder_of_nodes, require_shares, usable_nodes
+from icestream.commands.checks import refuse_folder_of_nodes, require_shares
 from icestream.commands.node_session import claim_run_dir, require_inputs, require_same, require_shared, run_id
 from icestream.commands.run import run
 from services.config.root import Config, load_config
@@ -118,13 +118,6 @@ def test_several_nodes_of_a_run_without_shards_are_told_what_to_set() -> None:
     with pytest.raises(BadInputError, match=r"new run: --set stream.shards=2, or a multiple of it$"):
         require_shares(StreamConfig(), 2, 3)
     require_shares(StreamConfig(shards=2), 2, 3)
-
-
-def test_the_largest_number_of_nodes_that_can_share_the_shards_takes_part() -> None:
-    """Twelve shards with four trainers each: two nodes divide the shards, but their trainers don't."""
-    assert [usable_nodes(StreamConfig(shards=12), nodes, 4) for nodes in (1, 2, 3, 5, 6, 13)] == [1, 1, 3, 3, 6, 12]
-    with pytest.raises(BadInputError, match=r"possible numbers of nodes with 5 trainers each: 12"):
-        usable_nodes(StreamConfig(shards=12), 3, 5)
 
 
 def test_a_copy_of_the_outputs_is_not_for_nodes(tmp_path: Path) -> None:
