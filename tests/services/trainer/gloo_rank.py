@@ -92,7 +92,7 @@ def main() -> None:
             os._exit(0)
     if what == "falls-silent":
         module.STEP_TIMEOUT_S = 1.0
-        ranks.begin_steps()
+        ranks.begin_steps(CPU)
         ranks.gather("before")
         if not ranks.is_first:
             os.kill(os.getpid(), signal.SIGSTOP)
