@@ -131,10 +131,11 @@ RANKS_FILE_VARIABLE = "_ICESTREAM_RANKS_FILE"
 
 RANK_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
+    *("GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
+    "TORCHELASTIC_RUN_ID",
     RANKS_FILE_VARIABLE,
 )
-"""Variables that torchrun sets. `icestream run` may inherit them from its own launcher: they are not for us."""
+"""Variables that torchrun sets. The services get those that `icestream run` gives them, and no others."""
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -53,11 +53,11 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
 
 
 def refuse_folder_of_nodes(run_dir: Path) -> None:
-    """Raise BadInputError for the shared folder, or a run directory, of `icestream node`."""
+    """Raise BadInputError for the shared folder, or a run directory, of one of several nodes."""
     if any((run_dir / name).exists() for name in (RUN_ID_FILE, NODE_FILE)):
         raise BadInputError(
-            f"{run_dir}: a run of several nodes; go on with `icestream node` (--nodes 1 on a single machine), or use"
-            " another --run-dir"
+            f"{run_dir}: a run of several nodes; go on with --shared and torchrun (--nnodes 1 on a single machine), or"
+            " use another --run-dir"
         )
 
 
@@ -154,12 +154,23 @@ def possible_nodes(stream: StreamConfig, trainers: int) -> tuple[int, ...]:
     return tuple(nodes for nodes in range(1, stream.shards + 1) if not _obstacle(stream, nodes, trainers))
 
 
+def usable_nodes(stream: StreamConfig, nodes: int, trainers: int) -> int:
+    """Return the largest number of nodes, of those that there are, that can share the run's shards.
+
+    Raises BadInputError if no number of nodes can.
+    """
+    fitting = [number for number in possible_nodes(stream, trainers) if number <= nodes]
+    if not fitting:
+        require_shares(stream, nodes, trainers)
+    return fitting[-1]
+
+
 def require_shares(stream: StreamConfig, nodes: int, trainers: int) -> None:
     """Raise BadInputError if the nodes can't share the shards evenly. ``trainers``: of each node."""
     if obstacle := _obstacle(stream, nodes, trainers):
         if stream.shards > 1:
             possible = ", ".join(map(str, possible_nodes(stream, trainers))) or "none"
-            obstacle += f"; possible numbers of nodes with --trainers {trainers}: {possible}"
+            obstacle += f"; possible numbers of nodes with {trainers} trainers each: {possible}"
         raise BadInputError(obstacle)
 
 
@@ -168,11 +179,11 @@ def _obstacle(stream: StreamConfig, nodes: int, trainers: int) -> str:
     needed = nodes * trainers
     if stream.shards == 1 < nodes:
         return (
-            f"--nodes {nodes}, but stream.shards = 1, and each node runs shards of its own; for a new run: --set"
+            f"{nodes} nodes, but stream.shards = 1, and each node runs shards of its own; for a new run: --set"
             f" stream.shards={nodes}, or a multiple of it"
         )
     if stream.shards % nodes:
-        return f"--nodes {nodes}: stream.shards = {stream.shards} must be a multiple of it"
+        return f"{nodes} nodes: stream.shards = {stream.shards} must be a multiple of it"
     try:
         shares_of_rank(stream, 0, needed)
     except BadInputError as error:

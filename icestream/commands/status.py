@@ -201,8 +201,8 @@ def _next_words(run: RunSnapshot) -> str:
         if run.state not in (*_RESUMABLE, "new", "unknown"):
             return ""
         shared, own = (run.shared, quote(run.run_dir)) if run.shared else (run.run_dir, "RUN_DIR")
-        of_all = f"--node I --nodes {run.nodes or 'N'} --master HOST:PORT --shared {quote(str(Path(shared)))}"
-        return f"start all nodes (again), by your engine or by hand: icestream node {of_all} --run-dir {own}"
+        run_words = f"icestream run --shared {quote(str(Path(shared)))} --run-dir {own}"
+        return f"start it again, by your engine or by hand on all machines: torchrun --nnodes … -m {run_words}"
     what = "start it" if run.state == "new" else "resume" if run.state in _RESUMABLE else ""
     return f"{what}: icestream run --run-dir {quote(str(Path(run.run_dir)))}" if what else ""
 

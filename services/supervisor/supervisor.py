@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
 from common.locks import LOCKS_FOLDER, RunAttempt
@@ -44,10 +43,13 @@ from services.supervisor.child import (
 
 logger = logging.getLogger(__name__)
 
-_MEETING = "ranks-"
+RANKS_FILES = "ranks-"
+"""Begin of the names of the files in which trainers find each other."""
 
 GROUP_END_S = 15.0
 """Time for the others to end by themselves once one has died: they determine which rank is gone, which takes 3 s."""
+NODE_GROUP_END_S = 5.0
+"""The same on one of several nodes, which all start again: torchrun kills after 30 s what hasn't ended."""
 
 
 def trainer_names(count: int) -> list[str]:
@@ -55,64 +57,54 @@ def trainer_names(count: int) -> list[str]:
     return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))][:count]
 
 
-class LocalGroup:
-    """Group of ``count`` trainers, all of them on this machine: torchrun's variables, except the port.
+@dataclass
+class TrainerGroup:
+    """Trainers of a run, of which ``count`` are on this node: they find each other in a file of the owner's.
 
-    The rendezvous is a file of the owner's: any user of the machine could connect to a port of the loopback interface.
+    On one machine it lies in the run directory, and a restart makes a new one; on several it is the attempt's, in the
+    folder that they share. A port would be open for every user who reaches it.
     """
 
-    def __init__(self, run_dir: Path, count: int) -> None:
-        self.end_s = GROUP_END_S
-        self._run_dir = run_dir
-        self._count = count
-        self._meeting = Path()
+    run_dir: Path
+    count: int
+    node: int = 0
+    nodes: int = 1
+    address: str = ""
+    """Address of node 0, to which this machine's interface is chosen; empty: all are on this machine."""
+    attempt: RunAttempt | None = None
+    """Attempt of all nodes; None: the run is on one machine, and the supervisor starts a lost trainer again."""
+    _file: Path = Path()
+
+    @property
+    def end_s(self) -> float:
+        """Time for the others to end by themselves once one has died."""
+        return GROUP_END_S if self.attempt is None else NODE_GROUP_END_S
 
     def environment(self, name: str) -> dict[str, str]:
         """Return the variables of a trainer, by its process name; none for a single one. The first begins a group."""
-        if self._count == 1:
+        size, rank = self.nodes * self.count, local_rank(name)
+        if size == 1:
             return {}
-        rank = local_rank(name)
         if rank == 0:
-            folder = self._run_dir / LOCKS_FOLDER
-            folder.mkdir(mode=0o700, exist_ok=True)
-            for former in folder.glob(f"{_MEETING}*"):
-                former.unlink(missing_ok=True)
-            self._meeting = folder / f"{_MEETING}{secrets.token_hex(8)}"
-        return {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self._count),
-            "LOCAL_WORLD_SIZE": str(self._count),
-            RANKS_FILE_VARIABLE: str(self._meeting),
-        }
-
-
-@dataclass(frozen=True)
-class NodeGroup:
-    """Group of the trainers of all nodes, of which ``count`` are on this one: torchrun's variables."""
-
-    count: int
-    node: int
-    nodes: int
-    host: str
-    """Host of node 0, where the first trainer listens."""
-    port: int
-    attempt: RunAttempt
-    end_s: float = 5.0
-
-    def environment(self, name: str) -> dict[str, str]:
-        """Return the variables of a trainer, by its process name."""
-        rank = local_rank(name)
+            self._file = self._new_file()
         return {
             "RANK": str(self.node * self.count + rank),
             "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self.nodes * self.count),
+            "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(self.count),
-            "GROUP_RANK": str(self.node),
-            "MASTER_ADDR": self.host,
-            "MASTER_PORT": str(self.port),
-            "TORCHELASTIC_RESTART_COUNT": str(self.attempt.number),
+            "MASTER_ADDR": self.address,
+            RANKS_FILE_VARIABLE: str(self._file),
         }
+
+    def _new_file(self) -> Path:
+        if self.attempt is not None:
+            name = f"{RANKS_FILES}{self.attempt.number}"
+            return self.attempt.shared / LOCKS_FOLDER / name
+        folder = self.run_dir / LOCKS_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for former in folder.glob(f"{RANKS_FILES}*"):
+            former.unlink(missing_ok=True)
+        return folder / f"{RANKS_FILES}{secrets.token_hex(8)}"
 
 
 def local_rank(name: str) -> int:
@@ -171,24 +163,6 @@ class SessionOutcome:
     error: str | None
     restarts: Mapping[str, int]
     seconds: float
-
-
-class RunningNode(Protocol):
-    """One of several nodes, as its supervisor sees it."""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables of all its processes."""
-
-    @property
-    def group(self) -> NodeGroup:
-        """Trainers of all nodes."""
-
-    def ending(self) -> tuple[int, str] | None:
-        """Return the exit code and reason, if this node has to end because of another one."""
-
-    def end_after_trainers(self, exit_code: int, how: str, error: str) -> tuple[int, str]:
-        """Return exit code and reason of this node after a trainer's end: ``how`` it ended, in words, and its error."""
 
 
 @contextlib.contextmanager
@@ -262,7 +236,7 @@ class Supervisor:
     ``shards``: numbers of the shards to run here; none: the run has no shards. ``local.decoders`` sets the number of
     decoders of each; with "auto" its fetcher's status does.
 
-    ``node``: this one of several, if the run has them. A trainer that dies ends it, since all nodes start again.
+    ``group``: trainers of all nodes, if there are several. A trainer that dies ends the session, since all start again.
 
     ``secrets``: secrets of each service, see secrets_allowed(). ``watch`` is called every ``tick_s`` with the running
     processes, ``say`` with one line for each event. A second Ctrl-C kills; within ``hurry_after_s`` of the first it
@@ -275,7 +249,7 @@ class Supervisor:
     command_for: CommandFor
     _: KW_ONLY
     shards: Sequence[int] = ()
-    node: RunningNode | None = None
+    group: TrainerGroup | None = None
     secrets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     watch: Callable[[Processes], None] = lambda processes: None
     say: Callable[[str], None] = lambda text: None
@@ -283,14 +257,14 @@ class Supervisor:
     hurry_after_s: float = 1.0
 
     def __post_init__(self) -> None:
-        local, node = self.local, self.node
+        local = self.local
         self._shards: tuple[int | None, ...] = tuple(self.shards) or (None,)
         names = [fetcher_name(shard) for shard in self._shards]
         self._failures = {name: RepeatedFailure() for name in (*names, TRAINER)}
         names += [decoder_name(shard, i) for shard in self._shards for i in range(local.decoders_at_start)]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
-        self._group: LocalGroup | NodeGroup = node.group if node else LocalGroup(self.run_dir, local.trainers)
+        self._group = self.group or TrainerGroup(self.run_dir, local.trainers)
         self._group_ends_s = math.inf
         """End of the wait for the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
@@ -328,7 +302,6 @@ class Supervisor:
                     if time.monotonic() >= next_look_s:
                         for shard in self._shards:
                             self._add_decoders(shard)
-                        self._end_with_others()
                         self.watch(self._processes())
                         next_look_s = time.monotonic() + self.tick_s
                     self._turn(received, next_look_s)
@@ -384,8 +357,8 @@ class Supervisor:
         # The kernel sends the parent-death signal when the thread that forked ends: it has to be the main one.
         environment = child_environment(os.environ, self.secrets.get(child.service, ()))
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        if self.node is not None:
-            environment |= self.node.environment
+        if self._group.attempt is not None:
+            environment |= self._group.attempt.environment
         if child.service == TRAINER:
             environment |= self._group.environment(child.name)
         child.start(self.command_for(child.name), environment)
@@ -449,9 +422,9 @@ class Supervisor:
         elif exit_code == 0 and self._may_leave(child):
             child.retired = self.local.decoders == "auto"
             self.say(f"{child.name} left")
-        elif exit_code and child.service == TRAINER and self.node is not None:
-            how = f"{child.name} {how_it_ended(exit_code)}"
-            self._fail(*self.node.end_after_trainers(exit_code, how, child.last_error()))
+        elif exit_code and child.service == TRAINER and self._group.attempt is not None:
+            reason = f": {error}" if (error := child.last_error()) else ""
+            self._fail(TRY_AGAIN_EXIT_CODE, f"{child.name} {how_it_ended(exit_code)}{reason}; all nodes start again")
         elif exit_code and (reason := self._always_the_same(child, exit_code)):
             self._fail(FAILED_EXIT_CODE, reason)
         else:
@@ -534,7 +507,8 @@ class Supervisor:
             self.say(f"{trainer.name} was killed; the run resumes from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
             how = how_it_ended(exit_code)
-            code = FAILED_EXIT_CODE if self.node is None else TRY_AGAIN_EXIT_CODE  # the others may have been killed
+            # Of several nodes, the others may have been killed.
+            code = FAILED_EXIT_CODE if self._group.attempt is None else TRY_AGAIN_EXIT_CODE
             self._fail(code, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
 
     def _on_signal(self, number: int) -> None:
@@ -552,29 +526,13 @@ class Supervisor:
             for child in self._children.values():
                 child.kill()
 
-    def _end_with_others(self) -> None:
-        """End because of another node, if there is a reason."""
-        ending = self.node.ending() if self.node is not None else None
-        if ending is None:
-            return
-        exit_code, reason = ending
-        if self._stop is not None:
-            if exit_code == TRY_AGAIN_EXIT_CODE:  # a trainer that stops would wait for those that are gone
-                for trainer in self._trainers:
-                    trainer.kill()
-        elif exit_code == INTERRUPTED_EXIT_CODE:
-            self.say(f"stopping: {reason}")
-            self._interrupt()
-        else:
-            self._fail(exit_code, reason)
-
     def _fail(self, exit_code: int, error: str) -> None:
         self._exit_status, self._exit_code, self._error = "failed", exit_code, error
         if self._stop is not None:
             return
         self.say(f"stopping after an error of {error.partition(':')[0]}")  # its text is shown at the end
         if exit_code == TRY_AGAIN_EXIT_CODE:
-            # Trainers can't save without those of other nodes, and must have ended before an engine's patience does.
+            # Trainers can't save without those of other nodes.
             others = (*self._of_service("decoder"), *self._of_service(FETCHER))
             self._begin_stop(StopStep(self._trainers, signal.SIGKILL), StopStep(others, signal.SIGTERM, NODE_END_S))
         else:

@@ -12,7 +12,7 @@ from common.process import MAX_TRAINERS, RANKS_FILE_VARIABLE
 RANKS_TIMEOUT_S = 1800.0
 """Time that data-parallel trainers wait for each other before they give up: at the start, and at each step. Longer than
 the ten minutes that one of them may wait for its fetcher."""
-_HOW = "start trainers with torchrun, or with `icestream run --trainers N`"
+HOW = "start them with `icestream run --trainers N`, or with `torchrun … -m icestream run`"
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,14 @@ class RankPlace:
     local_size: int
     """LOCAL_WORLD_SIZE: ranks on this machine"""
     address: str
-    """MASTER_ADDR: address of rank 0"""
-    port: int
-    """MASTER_PORT"""
-    attempt: str = "0"
-    """TORCHELASTIC_RESTART_COUNT: torchrun's store outlives the ranks that it restarts"""
-    agent_keeps_store: bool = False
-    """TORCHELASTIC_USE_AGENT_STORE: torchrun itself listens there"""
-
+    """MASTER_ADDR: address of the machine of rank 0; empty if all ranks are on one machine"""
     file: str = ""
-    """_ICESTREAM_RANKS_FILE: rendezvous file of the ranks of `icestream run`; no address, no port"""
+    """_ICESTREAM_RANKS_FILE: file in which the ranks of `icestream run` find each other"""
 
     @property
     def is_local(self) -> bool:
-        """True if all ranks are on this machine: they meet in a file, or at a loopback address."""
-        is_loopback = self.address in ("localhost", "::1") or self.address.startswith("127.")
-        return bool(self.file) or is_loopback
+        """True if all ranks are on this machine."""
+        return self.address in ("", "localhost", "::1") or self.address.startswith("127.")
 
 
 def place_from(environment: Mapping[str, str]) -> RankPlace | None:
@@ -54,23 +46,17 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
     if size == 1 and rank == 0:
         return None
     if rank >= size:
-        raise BadInputError(f"RANK = {rank} must be below WORLD_SIZE = {size}: {_HOW}")
+        raise BadInputError(f"RANK = {rank} must be below WORLD_SIZE = {size}: {HOW}")
     if size > MAX_TRAINERS:
         raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_TRAINERS} trainers")
     local_rank = _number(environment, "LOCAL_RANK")
-    file, address = environment.get(RANKS_FILE_VARIABLE, ""), environment.get("MASTER_ADDR", "")
-    if not address and not file:
-        raise BadInputError(f"RANK = {rank} of {size}, but MASTER_ADDR is not set: {_HOW}")
     return RankPlace(
         rank=rank,
         size=size,
         local_rank=local_rank,
         local_size=_number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else local_rank + 1,
-        address=address,
-        port=0 if file else _number(environment, "MASTER_PORT"),
-        attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        agent_keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True",
-        file=file,
+        address=environment.get("MASTER_ADDR", ""),
+        file=environment.get(RANKS_FILE_VARIABLE, ""),
     )
 
 
@@ -93,7 +79,7 @@ def device_of(name: str, place: RankPlace, num_gpus: int) -> str:
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal()):
-        raise BadInputError(f"{name} = {text!r} in the environment: expected a number; {_HOW}")
+        raise BadInputError(f"{name} = {text!r} in the environment: expected a number; {HOW}")
     return int(text)
 
 

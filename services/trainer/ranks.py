@@ -30,21 +30,22 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from common.transport import StopRequested
-from services.trainer.environment import RankPlace
+from services.trainer.environment import HOW, RankPlace
 
 logger = logging.getLogger(__name__)
 
 _SIOCGIFADDR = 0x8915
 _IF_INET6 = Path("/proc/net/if_inet6")
+_ANY_PORT = 9
 
 
-def interface_to(address: str, port: int) -> str:
+def interface_to(address: str) -> str:
     """Name of the interface whose address the kernel uses towards ``address``; empty if it can't be determined.
 
     On the machine that has this address it is the interface with it. Nothing is sent.
     """
     try:
-        family, _, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        family, _, _, _, target = socket.getaddrinfo(address, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             source: str = probe.getsockname()[0]
@@ -78,6 +79,11 @@ _MISSING_S = 3.0
 """Time that the remaining ranks wait for each other's sign of life, to determine which rank is gone."""
 _ABORT_S = 20.0
 """Longest time that nccl may take to give up its communication with a lost rank."""
+
+
+STEP_TIMEOUT_S = 300.0
+"""Time after which a rank counts as lost while all make steps: its machine is frozen or cut off. Longer than a step, a
+validation, and the compilation of a model, which not all ranks end at the same time."""
 
 
 class RankLost(Exception):
@@ -115,21 +121,23 @@ class Ranks:
         """
         if not dist.is_available():
             raise BadInputError("this torch was built without torch.distributed, which several trainers need")
-        from torch._C._distributed_c10d import PrefixStore
+        from torch._C._distributed_c10d import FileStore, PrefixStore
 
-        if interface := "lo" if place.is_local else interface_to(place.address, place.port):
+        if not place.file:
+            raise BadInputError(f"{place.size} trainers that were not started together: {HOW}")
+        if interface := "lo" if place.is_local else interface_to(place.address):
             # Otherwise the ranks would listen at all addresses of the machine, or at one that others don't reach.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         if not place.is_local:
             logger.warning(
-                "the ranks meet at %s, by the interface %s: their messages are neither encrypted nor signed",
-                place.address,
+                "the ranks send by the interface %s: their messages are neither encrypted nor signed",
                 os.environ.get("GLOO_SOCKET_IFNAME", "that torch chooses"),
             )
         ranks = cls(place.rank, place.size)
         patience = _Patience(timeout_s, stopped)
-        ranks._store = _open_store(place, patience)
+        # In a file of the owner's: a store at a port takes what any user sends who reaches it.
+        ranks._store = FileStore(place.file, place.size)
         _await_all(ranks._store, place, patience)
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -143,10 +151,19 @@ class Ranks:
         if len(set(kinds)) > 1:
             ranks.close()
             raise BadInputError(f"trainer.device differs between the ranks ({', '.join(kinds)}): use the same for all")
-        if device.type == "cuda":
-            ranks._device_group = dist.new_group(backend="nccl", timeout=timeout)
         logger.info("rank %d of %d, on %s", place.rank, place.size, device)
         return ranks
+
+    def begin_steps(self, device: torch.device) -> None:
+        """Wait for all, and expect from now on that none is silent for STEP_TIMEOUT_S. For ranks that have joined."""
+        if self._store is None:
+            return
+        self.gather("begins")
+        timeout = timedelta(seconds=STEP_TIMEOUT_S)
+        with self._watched():
+            self._group = dist.new_group(backend="gloo", timeout=timeout)
+            if device.type == "cuda":
+                self._device_group = dist.new_group(backend="nccl", timeout=timeout)
 
     @property
     def is_first(self) -> bool:
@@ -164,7 +181,7 @@ class Ranks:
             for same in by_dtype.values():
                 flat = torch.cat([tensor.reshape(-1) for tensor in same])
                 with self._watched():
-                    dist.all_reduce(flat, group=self._device_group)
+                    dist.all_reduce(flat, group=self._device_group or self._group)
                 parts = flat.split([tensor.numel() for tensor in same])
                 # One operator on a GPU, not one for each weight.
                 torch._foreach_copy_(same, [part.view_as(one) for part, one in zip(parts, same, strict=True)])
@@ -269,58 +286,6 @@ class Ranks:
             return "a connection between the ranks broke"
         text = ", ".join(map(str, sorted(left)))
         return f"rank {text} is gone" if len(left) == 1 else f"ranks {text} are gone"
-
-
-def _open_store(place: RankPlace, patience: _Patience) -> Any:
-    """Rendezvous store of the ranks: a file, or a server of the first rank at its address, or torchrun's server."""
-    from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
-
-    if place.file:
-        return PrefixStore(f"icestream/{place.attempt}", FileStore(place.file, place.size))
-    listener = None
-    keeps = place.rank == 0 and not place.agent_keeps_store
-    if keeps:
-        try:
-            listener = _listen(place)
-        except OSError as error:
-            raise RankLost(f"can't listen at {place.address}:{place.port} ({error.strerror})") from None
-    else:
-        _await_listener(place, patience)
-    store = TCPStore(
-        place.address,
-        place.port,
-        place.size,
-        keeps,
-        timedelta(seconds=patience.timeout_s),
-        wait_for_workers=False,
-        multi_tenant=False,
-        master_listen_fd=listener.detach() if listener is not None else None,
-    )
-    return PrefixStore(f"icestream/{place.attempt}", store)
-
-
-def _listen(place: RankPlace) -> socket.socket:
-    """Listener at the named address only: torch's own would listen at all addresses of the machine."""
-    family, kind, protocol, _, address = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(4 * place.size)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _await_listener(place: RankPlace, patience: _Patience) -> None:
-    while True:
-        try:
-            socket.create_connection((place.address, place.port), timeout=5.0).close()
-            return
-        except OSError as error:
-            reason = error.strerror or str(error)
-        patience.pause(f"rank 0 at {place.address}:{place.port} (MASTER_ADDR, MASTER_PORT: {reason})")
 
 
 def _await_all(store: Any, place: RankPlace, patience: _Patience) -> None:

@@ -151,6 +151,7 @@ def run_trainer(
             gauges = Gauges(results, config.trainer, device, rank=ranks.rank, ranks=ranks.size)
             telemetry.status("starting", state, feed.waits, force=True)
             log = HealthLog(results / HEALTH_FILE, publishing_of(attempt))
+            ranks.begin_steps(device)
             end = train(state, feed, checkpoints, telemetry, audit, log, config.trainer, config_json, gauges.stepped)
             status = telemetry.status(end, state, feed.waits, force=True)
             status = gauges.close(state, status, stopped=lambda: bool(stop))

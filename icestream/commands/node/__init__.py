@@ -1,1 +1,0 @@
-"""Command `icestream node`: one of several nodes of a run."""
