@@ -41,6 +41,8 @@ DIVERGE_VARIABLE = "DIVERGE"
 """Unit of which the first step with data of it finds no number, and leaves its updates out."""
 DIVERGE_TOGETHER_VARIABLE = "DIVERGE_TOGETHER"
 """Number of the step, counted from 1, that is told as one that left its updates out, by every trainer."""
+STEP_TIMEOUT_VARIABLE = "STEP_TIMEOUT_S"
+"""Seconds after which a rank counts as lost while all make steps, instead of five minutes."""
 WARN_VARIABLE = "WARN"
 """Every step is a warning: no checkpoint is one to go back to."""
 
@@ -321,6 +323,13 @@ def warn_always(told: str) -> None:
     health.LIMITS = health.HealthLimits(warning_loss=1e-9)
 
 
+def lose_silent_ranks(told: str) -> None:
+    """Have this trainer take others for lost after so many seconds without a sign of life."""
+    from services.trainer import ranks
+
+    ranks.STEP_TIMEOUT_S = float(told)
+
+
 def arrange_faults(verb: str) -> None:
     """Have this process, which is about to run ``icestream VERB``, meet what the environment names."""
     for fault in json.loads(os.environ.get(FAULT_VARIABLE, "[]")):
@@ -341,6 +350,7 @@ def arrange_faults(verb: str) -> None:
         DIVERGE_VARIABLE: diverge,
         WARN_VARIABLE: warn_always,
         DIVERGE_TOGETHER_VARIABLE: diverge_together,
+        STEP_TIMEOUT_VARIABLE: lose_silent_ranks,
     }
     wanted = {SILENCE_VARIABLE: lambda told: with_options(thread, timeout_s=float(told))}
     wanted |= {"fetcher": of_fetcher, "trainer": of_trainer}.get(verb, {})

@@ -1,4 +1,4 @@
-"""Nodes of one run as processes of this machine, each with a run directory of its own."""
+"""Nodes of one run as processes of this machine, each with a run directory of its own, started by real torchruns."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from federation.free_ports import free_port
+from faulty_services import STEP_TIMEOUT_VARIABLE
 from runs import Process, Processes, Summary, kill
+from zygote import MODULE, PADDING
+
+from common.locks import newest_number
+
+WORKER = str(Path(__file__).with_name("torchrun_worker.py"))
 
 
 class Nodes:
-    """All starts of a run: of each, its nodes' processes."""
+    """All starts of a run: of each, its torchruns."""
 
     def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
         self.folder = folder
         self.shared = folder / "shared"
+        self.shared.mkdir(mode=0o700, parents=True)
         self._arguments = list(arguments)
         self._places: list[Processes] = []
 
@@ -31,33 +37,47 @@ class Nodes:
             self._places.append(Processes(self.folder / f"node-{number}", logs))
         return self._places[place]
 
-    def start(self, nodes: int, *more: str, first_place: int = 0, brake_after: int | None = None) -> list[Process]:
-        """Start all nodes, on the machines from ``first_place`` on. With ``brake_after``, slow from this step on."""
-        started, port = [], free_port()
-        for node in range(nodes):
-            machine = self.node(first_place + node)
-            place = ("--node", str(node), "--nodes", str(nodes), "--master", f"127.0.0.1:{port}")
-            environment = machine.brake(brake_after) if brake_after is not None else {}
-            command = (*place, "--shared", str(self.shared), *self._arguments, *more)
-            started.append(machine.start("node", *command, environment=environment))
-        return started
+    def start(self, place: int, nodes: str, *, trainers: int = 1, brake_after: int | None = None) -> Process:
+        """Start torchrun on a machine. With ``brake_after``, its trainers are slow from this step on."""
+        machine = self.node(place)
+        environment = machine.brake(brake_after) if brake_after is not None else {}
+        environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", STEP_TIMEOUT_VARIABLE: "8"}
+        torchrun = (
+            *("--nnodes", nodes, "--nproc-per-node", str(trainers), "--max-restarts", "9", "--rdzv-backend", "c10d"),
+            *("--rdzv-id", "of-the-test", "--rdzv-endpoint", str(self.shared / "rendezvous")),
+            *("--rdzv-conf", "store_type=file,last_call_timeout=1", "--local-addr", "127.0.0.1"),
+        )
+        program = ("-m", "torch.distributed.run", *torchrun, WORKER, PADDING, MODULE)
+        arguments = ("--shared", str(self.shared), *self._arguments)
+        return machine.start("run", *arguments, environment=environment, program=program)
 
-    def train(self, nodes: int, *more: str, first_place: int = 0) -> Summary:
+    def train(self, nodes: int, *, trainers: int = 1, first_place: int = 0) -> Summary:
         """Start all nodes, which have to come to a good end."""
-        ends = self.ends(self.start(nodes, *more, first_place=first_place))
-        assert ends == [0] * nodes, self.report()
+        started = [self.start(first_place + node, str(nodes), trainers=trainers) for node in range(nodes)]
+        self.finish(started)
         return self.summary()
 
+    def finish(self, started: Sequence[Process]) -> None:
+        """Wait for a good end."""
+        assert self.ends(started) == [0] * len(started), self.report()
+
     def ends(self, started: Sequence[Process]) -> list[int]:
-        """Exit codes of nodes, at their ends."""
+        """Exit codes of torchruns, at their ends."""
         return [self.node(0).finish(one) for one in started]
 
-    def start_and_reach(self, step: int, nodes: int, *more: str) -> list[Process]:
-        """Start all nodes; returns when there is a checkpoint of ``step`` or later. They are slow from there on."""
-        started = self.start(nodes, *more, brake_after=step)
+    def reach(self, step: int, started: Sequence[Process]) -> None:
+        """Wait for a checkpoint of ``step`` or later, of a run whose brakes hold it there."""
         self.wait(lambda: self.step() >= step or any(one.ended() for one in started), f"step {step}")
         assert not any(one.ended() for one in started), self.report()
-        return started
+
+    def reach_attempt(self, number: int, nodes: int) -> None:
+        """Wait until the trainers of ``nodes`` nodes make steps in this attempt."""
+
+        def runs() -> bool:
+            running = [one for one in self._places if one.trainer.state == "training" and one.pids("trainer")]
+            return newest_number(self.shared) >= number and len(running) == nodes
+
+        self.wait(runs, f"attempt {number}")
 
     def wait(self, event: Callable[[], object], what: str) -> None:
         try:
@@ -69,10 +89,15 @@ class Nodes:
         for machine in self._places:
             machine.release()
 
-    def freeze(self, place: int) -> list[int]:
-        """Stop every process of a machine, the supervisor first."""
+    def lose(self, place: int) -> None:
+        """Kill every process of a machine, torchrun first."""
         machine = self.node(place)
-        pids = [*machine.pids("node"), *machine.pids()]
+        machine.kill(*dict.fromkeys([*machine.pids("run"), *machine.pids()]))
+
+    def freeze(self, place: int) -> list[int]:
+        """Stop every process of a machine, torchrun first."""
+        machine = self.node(place)
+        pids = list(dict.fromkeys([*machine.pids("run"), *machine.pids()]))
         for pid in pids:
             kill(pid, signal.SIGSTOP)
         return pids

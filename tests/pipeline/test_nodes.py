@@ -61,6 +61,14 @@ def assert_same(run: Nodes, other: Nodes) -> None:
     assert run.summary().events == other.summary().events
 
 
+def assert_same_batches(run: Nodes, other: Nodes) -> None:
+    """Every microbatch was trained once, in the same batches as in the other run."""
+    assert audits_in(run.shared) == audits_in(other.shared) != []
+    assert run.checkpoint()["position"] == other.checkpoint()["position"]
+    assert run.step() == other.step() > CHECKPOINT_STEPS
+    assert run.summary().events == other.summary().events
+
+
 def test_two_nodes_train_every_event_and_the_shared_folder_has_the_results(of_two: Nodes, showers: Showers) -> None:
     of_two.summary().assert_read(EPOCHS * showers.events)
     assert sorted(of_two.audits()) == [f"shards/{shard:03d}/audit.jsonl" for shard in range(2)]
@@ -72,58 +80,66 @@ def test_two_nodes_train_every_event_and_the_shared_folder_has_the_results(of_tw
 
 
 def test_as_many_trainers_on_one_node_learn_the_same_to_the_bit(nodes: Nodes, of_two: Nodes) -> None:
-    nodes.train(1, "--trainers", "2")
+    nodes.train(1, trainers=2)
     assert_same(nodes, of_two)
 
 
 def test_another_number_of_trainers_gets_the_same_batches(nodes: Nodes, of_two: Nodes) -> None:
     """Two share each shard."""
-    nodes.train(1, "--trainers", "4")
-    assert audits_in(nodes.shared) == audits_in(of_two.shared) != []
-    assert nodes.checkpoint()["position"] == of_two.checkpoint()["position"]
-    assert nodes.step() == of_two.step() > 5
-    assert nodes.summary().events == of_two.summary().events
+    nodes.train(1, trainers=4)
+    assert_same_batches(nodes, of_two)
 
 
-def test_a_killed_node_ends_the_other_and_all_start_again_from_the_checkpoint(nodes: Nodes, of_two: Nodes) -> None:
-    started = nodes.start_and_reach(CHECKPOINT_STEPS, 2)
-    kill(nodes.node(0).the_pid("node"))
-    ends = nodes.ends(started)
-    assert ends[1] == 75, nodes.report()
-    for place in range(2):
-        nodes.wait(lambda place=place: not nodes.node(place).pids(), "the end of what the node had started")
-    assert nodes.step() < of_two.step()
-    # One machine is empty, and the other one has the other shards.
-    nodes.train(2, first_place=1)
-    assert newest_number(nodes.shared) == 2
+def test_a_killed_trainer_and_a_killed_torchrun_start_all_again(nodes: Nodes, of_two: Nodes) -> None:
+    started = [nodes.start(place, "2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
+    nodes.reach(CHECKPOINT_STEPS, started)
+    kill(nodes.node(1).the_pid("trainer"))
+    nodes.reach_attempt(2, 2)
+    assert not any(one.ended() for one in started)
+    started[0].send(signal.SIGKILL)
+    nodes.wait(lambda: not nodes.node(0).pids(), "the end of what torchrun had started")
+    # Another machine takes the place of the first one, with an empty run directory.
+    nodes.finish([started[1], nodes.start(2, "2")])
+    assert nodes.ends(started[:1]) == [-signal.SIGKILL]
+    assert newest_number(nodes.shared) >= 3
     assert_same(nodes, of_two)
 
 
-def test_a_frozen_node_is_left_behind_and_changes_nothing_when_it_wakes_up(nodes: Nodes, of_two: Nodes) -> None:
-    started = nodes.start_and_reach(CHECKPOINT_STEPS, 2)
+def test_a_frozen_machine_is_left_behind_and_changes_nothing_when_it_wakes_up(nodes: Nodes, of_two: Nodes) -> None:
+    started = [nodes.start(place, "2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
+    nodes.reach(CHECKPOINT_STEPS, started)
     frozen = nodes.freeze(1)
-    assert nodes.ends([started[0]]) == [75], nodes.report()
-    assert "node 1 on" in started[0].output()
-    assert "has been silent for" in started[0].output()
-    nodes.train(2, first_place=2)
-    before = {
-        path: path.read_bytes() for path in nodes.shared.rglob("*") if path.is_file() and "nodes" not in path.parts
-    }
+    nodes.finish([started[0], nodes.start(2, "2")])
+    assert "rank 1 is gone" in nodes.node(0).log("trainer")
+    before = {path: path.read_bytes() for path in files_in(nodes)}
     for pid in frozen:
         kill(pid, signal.SIGCONT)
-    assert nodes.ends([started[1]]) == [75], nodes.report()
-    assert "attempt 2 has begun" in started[1].output()
-    after = {path: path.read_bytes() for path in before}
-    assert {path.name for path in before if before[path] != after[path]} <= {"run"}  # the lock's note
+    assert nodes.ends(started[1:]) == [1], nodes.report()
+    assert {path: path.read_bytes() for path in files_in(nodes)} == before
     assert_same(nodes, of_two)
 
 
-def test_a_stopped_node_stops_all_with_a_checkpoint_and_fewer_nodes_go_on(nodes: Nodes, of_two: Nodes) -> None:
-    started = nodes.start_and_reach(CHECKPOINT_STEPS, 2)
-    started[1].send(signal.SIGTERM)
-    assert nodes.ends(started) == [130] * 2, nodes.report()
+def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop_with_a_checkpoint(
+    nodes: Nodes, of_two: Nodes
+) -> None:
+    started = [nodes.start(place, "1:2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
+    nodes.reach_attempt(1, 2)
+    nodes.reach(CHECKPOINT_STEPS, started)
+    nodes.lose(0)
+    nodes.reach_attempt(2, 1)
+    started[0] = nodes.start(0, "1:2", brake_after=0)
+    nodes.reach_attempt(3, 2)
     step = nodes.step()
-    assert step == nodes.summary()["steps"] < of_two.step()
-    nodes.train(1, "--trainers", "2")
-    assert f"resumes from step-{step:09d}.pt" in nodes.node(0).log("trainer")
-    assert_same(nodes, of_two)
+    for one in started:
+        one.send(signal.SIGTERM)
+    assert nodes.ends(started) == [1, 1], nodes.report()
+    assert nodes.summary()["exit_code"] == 130
+    assert step <= nodes.step() == nodes.summary()["steps"] < of_two.step()
+    nodes.release()
+    nodes.train(2)
+    assert_same_batches(nodes, of_two)
+
+
+def files_in(nodes: Nodes) -> list[Path]:
+    """Files of the shared folder but for the rendezvous, which is torchrun's, and the lock's note."""
+    return [path for path in nodes.shared.rglob("*") if path.is_file() and path.name not in ("rendezvous", "run")]

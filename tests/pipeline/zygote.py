@@ -44,7 +44,7 @@ PRELOADED = (
     "services.decoder.service",
     "services.fetcher.service",
     "icestream.commands.run_session",
-    "icestream.commands.node.session",
+    "icestream.commands.node_session",
     "services.supervisor.child",
     "services.supervisor.progress",
     "services.supervisor.supervisor",
@@ -143,7 +143,7 @@ def run_command(command: Sequence[str]) -> None:
 
     sys.argv = ["icestream", *command[command.index(MODULE) + 1 :]]
     verb = sys.argv[1]
-    if verb in ("run", "node"):
+    if verb == "run":
         real: Callable[..., Any] = subprocess.Popen
         subprocess.Popen = lambda command, **options: (  # type: ignore[assignment, misc]
             Child(command, **options) if MODULE in command else real(command, **options)
