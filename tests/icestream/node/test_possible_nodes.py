@@ -17,7 +17,7 @@ def test_a_lost_machine_leaves_a_number_of_nodes_that_can_share_the_run() -> Non
     stream = StreamConfig(shards=12)
     assert possible_nodes(stream, 4) == (1, 3, 6, 12)
     assert [usable_nodes(stream, nodes, 4) for nodes in (1, 2, 3, 5, 13)] == [1, 1, 3, 3, 12]
-    with pytest.raises(BadInputError):
+    with pytest.raises(BadInputError, match=r"possible numbers of nodes with 5 trainers each: 12"):
         usable_nodes(stream, 11, 5)
 
 
