@@ -29,7 +29,8 @@ STREAM = (
     *("stream.shards=2", "stream.block_files=1", "stream.batch_events=50", "local.decoders=1"),
     *("trainer.checkpoint_every=1", "trainer.model=held_model:TRAINING"),
 )
-"""320 steps of two trainers, a second each until the test releases them, and a checkpoint after each."""
+"""320 steps of two trainers, half a second each until the test releases them, and a checkpoint after each."""
+TESTS = Path(__file__).parents[2]
 ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -75,7 +76,7 @@ class Job:
         script = self.folder / "job.sbatch"
         script.write_text(done.stdout.replace('"$@" &&', '"${@/MACHINE/$SLURMD_NODENAME}" &&'))
         self._output = self.folder / "output.txt"
-        variables = f"--export=ALL,PYTHONPATH={Path(__file__).parent}"
+        variables = f"--export=ALL,PYTHONPATH={TESTS.parent}:{TESTS}"
         self.number = cluster.submit(f"--output={self._output}", f"--chdir={self.folder}", variables, str(script))
 
     def field(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Model that learns one number, and whose steps are slow until there is a file: a test has time to disturb its run."""
+"""Model that learns the mean number of muons, and is slow until there is a file: a run is under way until then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from workloads.base.module_training import ModelSettings, ModuleTraining
 
-SLOW_S = 1.0
+SLOW_S = 0.5
 
 
 class Settings(ModelSettings):
@@ -20,8 +20,8 @@ class Settings(ModelSettings):
     """File that ends the slowness."""
 
 
-class HeldNetwork(nn.Module):
-    """Mean number of muons."""
+class MeanNetwork(nn.Module):
+    """One number."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -36,4 +36,4 @@ class HeldNetwork(nn.Module):
         return (self.mean - events.offsets_E1.diff()).square()
 
 
-TRAINING = ModuleTraining(HeldNetwork, Settings)
+TRAINING = ModuleTraining(MeanNetwork, Settings)
