@@ -41,11 +41,11 @@ RUN_DIR={{run_dir}}
 OPTIONS=({{options}})
 TORCHRUN=({{torchrun}})
 
-# The machines meet in a file, of a name of its own at each start: whoever reaches a port could run programs as you.
+# The machines meet in a file, another one at each start. Who writes to it, or reaches a port, runs programs as you.
 meeting=$SHARED/.slurm-$SLURM_JOB_ID again=
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONSAFEPATH=1
 umask 077
-mkdir -p "$SHARED" && rm -f "$meeting".* || exit 1
+mkdir -p "$SHARED" && chmod go-w "$SHARED" && rm -f "$meeting".* || exit 1
 trap 'again=yes; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 trap again= TERM
 # A task whose torchrun is killed ends alone. The run is finished if any of the others says so.

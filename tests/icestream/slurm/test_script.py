@@ -101,11 +101,14 @@ def test_texts_of_the_user_come_to_icestream_as_they_are(tmp_path: Path) -> None
 def test_only_the_end_of_the_time_puts_the_job_back_into_the_queue(
     srun: str, exit_code: int, is_requeued: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / ".slurm-7.finished").touch()  # of a former start
-    code, output = run_as_job(job(shared=tmp_path / "shared"), tmp_path, srun)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / ".slurm-7.finished").touch()  # of a former start
+    code, output = run_as_job(job(shared=shared), tmp_path, srun)
     assert (code, "scontrol requeue 7" in output) == (exit_code, is_requeued), output
-    assert not list((tmp_path / "shared").iterdir())
+    assert not list(shared.iterdir())
+    assert shared.stat().st_mode & 0o022 == 0, "where the machines meet nobody else may write"
 
 
 @pytest.mark.parametrize(
