@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("common", "services", "workloads", "icestream")
-SOURCES = (".py", ".cpp", ".h", ".sbatch")
+SOURCES = (".py", ".cpp", ".h")
 DENSITY = (0.55, 0.7)
 """Least and largest part of the product's Python lines that are code."""
 

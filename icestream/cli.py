@@ -99,7 +99,7 @@ def own_command(name: str) -> click.Command:  # noqa: C901, PLR0912  a table
         case "ray":
             from icestream.commands.ray.command import ray as command
         case "slurm":
-            from icestream.commands.slurm.command import slurm as command
+            from icestream.commands.slurm import slurm as command
         case "token":
             from icestream.commands.token import token as command
         case "bench":

@@ -50,14 +50,12 @@ SlurmdTimeout=10
 KillWait=30
 InactiveLimit=0
 MinJobAge=600
-FirstJobId={first_job}
 JobRequeue=1
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 # cred_expire: else a job that is requeued waits two minutes for its former credential to expire.
-# FirstJobId: another one for each cluster of this machine, since the port of a job's nodes follows from its number.
 
 
 def missing() -> str:
@@ -83,6 +81,7 @@ class SlurmCluster:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
+        self._frozen: set[int] = set()
         self.environment = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
@@ -111,7 +110,6 @@ class SlurmCluster:
             host=host,
             folder=self.folder,
             controller_port=ports[-1],
-            first_job=1 + secrets.randbelow(1_000_000),
             nodes=nodes,
         )
         (self.folder / "slurm.conf").write_text(text)
@@ -146,18 +144,28 @@ class SlurmCluster:
                 self.up(name)
         wait_until(lambda: len(set(self.idle())) == len(self.names), "all nodes are idle")
 
-    def lose(self, name: str) -> None:
-        """Kill a node's daemon and all that it has started, at once: what a power cut leaves."""
+    def lose(self, name: str, by: signal.Signals = signal.SIGKILL) -> None:
+        """Kill a node's daemon and all that it has started, at once: what a power cut leaves. SIGSTOP: it hangs."""
         pid_file = self.folder / f"slurmd-{name}.pid"
         marked = [pid for pid in processes() if variable(pid, "SLURMD_NODENAME") == name]
         marked += [above for pid in marked if read(above := parent(pid), "comm").strip() == "slurmstepd"]
         lost = below(*marked, int(pid_file.read_text()))
         # Stopped first: a slurmstepd that still runs would report the death of its script, as the job's end.
-        for number in (signal.SIGSTOP, signal.SIGKILL):
+        for number in (signal.SIGSTOP, by):
             for pid in lost:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-        pid_file.unlink()
+        if by == signal.SIGKILL:
+            pid_file.unlink()
+        else:
+            self._frozen |= lost
+
+    def thaw(self) -> None:
+        """Wake up what hangs."""
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._frozen.clear()
 
     def submit(self, *arguments: str | Path) -> int:
         """Number of a new job."""
@@ -181,6 +189,7 @@ class SlurmCluster:
 
     def close(self) -> None:
         """End all jobs and daemons; after a failed test with SIGKILL."""
+        self.thaw()
         with suppress(AssertionError):
             self.call("scancel", "--user=root")
             wait_until(lambda: not self.call("squeue", "--noheader"), "no job is left")

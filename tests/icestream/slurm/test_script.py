@@ -1,11 +1,10 @@
-"""Job script for Slurm: what it is made of, its quoting, and its verdict on the codes of the nodes."""
+"""Job script of `icestream slurm`: what it is made of, its quoting, its ends, and what is refused."""
 
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
-from contextlib import suppress
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from click.testing import CliRunner
 
 from common.errors import BadInputError
 from icestream.cli import cli
-from icestream.commands.slurm import command
-from icestream.commands.slurm.script import SlurmJob
+from icestream.commands.slurm import script
 
-TEMPLATE = Path(command.__file__).with_name("job.sbatch").read_text()
 HOSTILE = [
     "a b",
     "$(touch owned)",
@@ -32,103 +29,86 @@ HOSTILE = [
 ]
 
 
-def job(**fields: Any) -> SlurmJob:
+def job(**fields: Any) -> str:
     plain: dict[str, Any] = {
         "name": "muons",
-        "nodes": 2,
-        "possible": (1, 2, 4),
+        "nodes": "1-4",
+        "fewest": 1,
         "gpus": 0,
+        "trainers": 2,
         "time": "24:00:00",
         "shared": Path("/shared"),
         "run_dir": Path("/local"),
-        "program": ("icestream",),
         "options": (),
     }
-    return SlurmJob(**plain | fields)
+    return script(**plain | fields)
 
 
-def bash(script: str, folder: Path) -> str:
-    """Output of a script that bash must run to its end."""
-    done = subprocess.run(["bash", "-uc", script], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def print_script(*words: str, shared: Path, nodes: str = "4") -> Any:
+    command = ["slurm", "--nodes", nodes, "--shared", str(shared), "--run-dir", "/local", *words]
+    return CliRunner().invoke(cli, command)
 
 
-def without_slurm(script: str, number: int, functions: str, folder: Path) -> str:
-    """Output of the script as job ``number``, with bash functions as Slurm's commands; it ends with the exit code."""
-    slurm = """
-        trap 'echo "exit code $?"; exit 0' EXIT
-        scontrol() { [ "$2" = node ] && echo "NodeName=a NodeAddr=127.0.0.1 Port=1" || echo a; }
-        srun() { echo "$@"; }
-        SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=a
+def run_as_job(text: str, folder: Path, srun: str) -> tuple[int, str]:
+    """Exit code and output of a script, with bash functions as Slurm's commands; ``srun`` is the code of one."""
+    slurm = f"""
+        srun() {{ {srun}; }}
+        scancel() {{ echo "scancel $*"; touch '{folder}/stop'; }}
+        scontrol() {{ echo "scontrol $*"; }}
+        exec() {{ "$@"; exit; }}
+        SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2
     """
-    return bash(f"{slurm}\nSLURM_JOB_ID={number}\n{functions}\n{script}", folder)
+    done = subprocess.run(["bash", "-uc", slurm + text], cwd=folder, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
 
 
-def assignment(script: str, name: str) -> str:
-    """Assignment of a variable, up to the next comment at the start of a line."""
-    found = re.search(rf"^{name}=.*?(?=\n#)", script, re.M | re.S)
-    assert found is not None
-    return found[0]
-
-
-def test_every_field_of_the_template_is_filled() -> None:
-    script = job(gpus=8).script(TEMPLATE)
-    assert "{{" not in script
-    assert "#SBATCH --nodes=2\n" in script
-    assert "#SBATCH --gpus-per-node=8\n" in script
-    assert "--gpus-per-node" not in job().script(TEMPLATE)
+def test_every_field_is_filled_in_forty_short_lines() -> None:
+    text = job(gpus=8, trainers=8)
+    assert "{{" not in text
+    assert len(text.splitlines()) <= 40
+    assert max(map(len, text.splitlines())) <= 120 + len(sys.executable)
+    assert "#SBATCH --nodes=1-4 --exclusive --mem=0 --gpus-per-node=8\n" in text
+    assert '--nnodes=1:"$SLURM_JOB_NUM_NODES" --nproc-per-node=8 ' in text
+    assert "--gpus-per-node" not in job()
 
 
 @pytest.mark.process
-def test_folders_that_the_script_makes_are_the_owners_alone(tmp_path: Path) -> None:
-    """The shared folder may be new: the job makes it before any icestream runs."""
-    script = job(shared=tmp_path / "shared").script(TEMPLATE)
-    until_made = script.partition("    # Port of the first machine")[0] + "break; done"
-    quiet = "scontrol() { echo a; }; export SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=a; umask 002\n"
-    bash(quiet + until_made, tmp_path)
-    for path in (tmp_path / "shared", tmp_path / "shared" / ".slurm-7"):
-        assert path.stat().st_mode & 0o077 == 0
+def test_texts_of_the_user_come_to_icestream_as_they_are(tmp_path: Path) -> None:
+    shared = tmp_path / "it's $(touch owned) shared"
+    text = job(options=HOSTILE, shared=shared, run_dir=Path("/a b"))
+    code, _ = run_as_job(text, tmp_path, 'printf "%s\\0" "$@" > "$SHARED/words"')
+    assert code == 0
+    words = (shared / "words").read_text().split("\0")[:-1]
+    given = words[words.index("icestream") :]
+    assert given == ["icestream", "run", "--shared", str(shared), "--run-dir", "/a b", *HOSTILE]
+    assert list(tmp_path.iterdir()) == [shared]
+    assert shared.stat().st_mode & 0o077 == 0, "made before any icestream runs"
 
 
 @pytest.mark.process
-def test_a_port_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
-    """A node that finds its port in use ends with 2, a user's mistake, which ends the job."""
-    script = job(shared=tmp_path / "shared").script(TEMPLATE).replace("STARTS=5", "STARTS=1")
-    for number in range(100):
-        port = 20_000 + number * 31 % 10_000
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            output = without_slurm(script, number, "", tmp_path)
-            break
-    (taken,) = re.findall(r"--master 127\.0\.0\.1:(\d+) ", output)
-    assert port < int(taken) < port + 100
-
-
-@pytest.mark.process
-def test_nothing_starts_after_a_signal_in_the_pause_between_two_starts(tmp_path: Path) -> None:
-    script = job(shared=tmp_path / "shared").script(TEMPLATE)
-    output = without_slurm(script, 1, "sleep() { kill -TERM $$; }", tmp_path)
-    assert "start 1," in output
-    assert "start 2," not in output
-    assert output.endswith("exit code 130\n")
-
-
-@pytest.mark.process
-def test_the_script_is_bash(tmp_path: Path) -> None:
-    script = tmp_path / "job.sbatch"
-    script.write_text(job(options=HOSTILE).script(TEMPLATE))
-    bash(f"bash -n '{script}'", tmp_path)
-
-
-@pytest.mark.process
-def test_texts_of_the_user_come_to_the_nodes_as_they_are(tmp_path: Path) -> None:
-    shared = Path("/it's/$(touch owned) shared")
-    script = job(options=HOSTILE, shared=shared).script(TEMPLATE)
-    # The last option may be anything: so no comment of the template is searched for, but its next variable.
-    options = script[script.index("OPTIONS=(") : script.index("\n\n# Starts in a row")]
-    output = bash(f'{options}\n{assignment(script, "SHARED")}\nprintf "%s\\0" "${{OPTIONS[@]}}" "$SHARED"', tmp_path)
-    assert output.split("\0")[:-1] == [*HOSTILE, str(shared)]
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("srun", "exit_code", "is_requeued"),
+    [
+        ("exit 0", 0, False),
+        ("exit 1", 1, False),
+        ("touch $meeting.finished; exit 137", 0, False),  # one torchrun was killed, the others have finished
+        ("kill -USR1 $$; until [ -e stop ]; do sleep 0.01; done; exit 1", 0, True),
+        ("kill -USR1 $$; until [ -e stop ]; do sleep 0.01; done; touch $meeting.finished; exit 0", 0, False),
+        ("kill -TERM $$; sleep 0.1; exit 1", 1, False),  # scancel
+        ("kill -USR1 $$; until [ -e stop ]; do sleep 0.01; done; kill -TERM $$; sleep 0.1; exit 1", 1, False),
+    ],
+)
+def test_only_the_end_of_the_time_puts_the_job_back_into_the_queue(
+    srun: str, exit_code: int, is_requeued: bool, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / ".slurm-7.finished").touch()  # of a former start
+    code, output = run_as_job(job(shared=shared), tmp_path, srun)
+    assert (code, "scontrol requeue 7" in output) == (exit_code, is_requeued), output
+    assert not list(shared.iterdir())
+    assert shared.stat().st_mode & 0o022 == 0, "where the machines meet nobody else may write"
 
 
 @pytest.mark.parametrize(
@@ -145,82 +125,65 @@ def test_texts_of_the_user_come_to_the_nodes_as_they_are(tmp_path: Path) -> None
 )
 def test_what_a_script_cannot_hold_or_must_not_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadInputError) as error:
-        job(**fields).script(TEMPLATE)
+        job(**fields)
     assert "hunter2" not in str(error.value)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
-    ("codes", "verdict"),
-    [
-        (("0", "0"), "0"),
-        (("75", "137"), "75"),
-        (("137", "75"), "75"),
-        (("0", "75"), "75"),
-        (("1", "137"), "1"),
-        (("1", "2"), "2"),
-        (("2", "75"), "2"),
-        (("127", "75"), "2"),
-        (("0", None), "75"),
-        (("", "0"), "75"),
-        (("130", "130"), "75"),
-    ],
+    ("words", "trainers"), [((), 3), (("--gpus", "2"), 2), (("--gpus", "2", "--trainers", "1"), 1)]
 )
-def test_the_verdict_is_that_of_all_nodes(codes: tuple[str | None, ...], verdict: str, tmp_path: Path) -> None:
-    for node, code in enumerate(codes):
-        if code is not None:
-            (tmp_path / str(node)).write_text(code)
-    function = TEMPLATE[TEMPLATE.index("verdict() {") : TEMPLATE.index("\nstart=0")]
-    assert bash(f"codes={tmp_path} nodes={len(codes)}\n{function}\nverdict", tmp_path).strip() == verdict
-
-
-def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_path: Path) -> None:
+def test_the_command_prints_a_script_for_a_configuration(words: tuple[str, ...], trainers: int, tmp_path: Path) -> None:
     toml = tmp_path / "mine.toml"
-    toml.write_text("[stream]\nshards = 8\n")
-    words = ["slurm", "--nodes", "4", "--shared", str(tmp_path / "shared"), "--run-dir", "/local", "-c", str(toml)]
-    done = CliRunner().invoke(cli, [*words, "-i", "/data/*.parquet", "--decoders", "3"])
+    toml.write_text("[stream]\nshards = 24\n[local]\ntrainers = 3\n")
+    options = ("-i", "/data/*.parquet", "--decoders", "3")
+    done = print_script(*words, "-c", str(toml), *options, shared=tmp_path / "shared")
     assert done.exit_code == 0, done.output
-    assert "\nPOSSIBLE=(1 2 4 8)\n" in done.output
-    assert "4 nodes; with fewer machines: 2, 1" in done.stderr
-    assert "-i '/data/*.parquet' --decoders 3" in done.output
-    assert f"-c {toml}" in done.output
+    assert re.search(rf"--nproc-per-node={trainers}\b", done.stdout)
+    assert f"OPTIONS=(-i '/data/*.parquet' --decoders 3 -c {toml})" in done.stdout
+    assert done.stderr.startswith("4 machines; with fewer: ")
 
 
-@pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
+def test_a_run_that_can_go_on_with_no_fewer_machines_is_warned_of(tmp_path: Path) -> None:
+    done = print_script("--trainers", "5", "--set", "stream.shards=12", shared=tmp_path, nodes="12")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("WARNING: 12 machines, and no fewer can share the run's shards with 5 trainers")
+    assert '--nnodes=12:"$SLURM_JOB_NUM_NODES"' in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
         (["--fresh"], "No such option '--fresh'"),
         (["--epoch", "3"], "No such option '--epoch'"),
-        (["--master", "a:1"], "No such option '--master'"),
         (["--trainers", "many"], "Invalid value for '--trainers'"),
         (["-i", "a.parquet", "b.parquet"], "Got unexpected extra argument (b.parquet)"),
     ],
 )
-def test_an_option_that_no_node_knows_is_a_mistake(
-    engine: list[str], words: list[str], error: str, tmp_path: Path
-) -> None:
-    done = CliRunner().invoke(cli, [*engine, "--nodes", "1", "--shared", str(tmp_path), "--run-dir", "/local", *words])
+def test_an_option_that_icestream_run_does_not_know_is_a_mistake(words: list[str], error: str, tmp_path: Path) -> None:
+    done = print_script(*words, shared=tmp_path)
     assert done.exit_code == 2
     assert error in done.stderr
-    assert f"Usage: cli {engine[0]} " in done.stderr
+    assert "Usage: cli slurm " in done.stderr
 
 
-@pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("nodes", "words", "error"),
     [
-        (
-            ["--nodes", "2", "--trainers", "3", "--set", "stream.shards=4"],
-            "6 trainers can't share stream.shards = 4 evenly.*possible numbers of nodes with --trainers 3: 4$",
-        ),
-        (["--nodes", "3", "--set", "stream.shards=8"], "--nodes 3: stream.shards = 8 must be a multiple of it"),
+        ("2", ["--trainers", "3"], "6 trainers can't share stream.shards = 4 evenly.*with 3 trainers each: 4$"),
+        ("3", [], "3 nodes: stream.shards = 4 must be a multiple of it"),
+        ("3-4", ["--trainers", "3"], "3 nodes: "),
+        ("4-1", [], "--nodes 4-1: expected a number, or a range such as 1-4"),
+        ("4\n#SBATCH --uid=0", [], "--nodes"),
     ],
 )
-def test_nodes_that_can_not_share_the_shards_are_a_mistake(
-    engine: list[str], words: list[str], error: str, tmp_path: Path
+def test_machines_that_can_not_share_the_shards_are_a_mistake(
+    nodes: str, words: list[str], error: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInputError, match=error):
-        CliRunner().invoke(
-            cli, [*engine, "--shared", str(tmp_path), "--run-dir", "/local", *words], catch_exceptions=False
-        )
+    done = print_script(*words, "--set", "stream.shards=4", shared=tmp_path, nodes=nodes)
+    assert isinstance(done.exception, BadInputError)
+    assert re.search(error, str(done.exception)), done.exception
+
+
+def test_a_shared_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert isinstance(print_script(shared=tmp_path).exception, BadInputError)

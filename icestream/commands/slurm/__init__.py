@@ -1,1 +1,0 @@
-"""Command `icestream slurm`: a job script for a run on several nodes."""
