@@ -193,8 +193,8 @@ class Run:
         """Kill the process of a machine whose command line has these words."""
         os.kill(self._machines.pids(name, *words)[0], signal.SIGKILL)
 
-    def nothing_is_left(self) -> None:
-        """No process of the run, and no half file; a checkpoint of this attempt, or a later one."""
+    def nothing_is_left(self) -> dict[str, Any]:
+        """No process of the run, and no half file, but a checkpoint of the last step; returns the summary."""
 
         def left() -> list[list[str]]:
             names = ("a", "b", "c")
@@ -202,17 +202,17 @@ class Run:
 
         wait_until(lambda: not left(), lambda: f"no process is left: {left()}")
         assert not list(self._folder.rglob("*.part"))
-        assert newest_step(self.shared) >= self._step
+        summary: dict[str, Any] = json.loads((self.shared / "summary.json").read_text())
+        assert summary["steps"] == newest_step(self.shared) >= self._step, self.report()
+        return summary
 
     def finish(self) -> None:
         """Let the run end, and compare what was trained with the data."""
         (self._folder / "released").touch()
         assert self.driver.wait(PATIENCE_S) == 0, self.report()
-        self.nothing_is_left()
-        summary = json.loads((self.shared / "summary.json").read_text())
+        summary = self.nothing_is_left()
         assert summary["adds_up"]
         assert summary["events_trained"] == summary["events_read"] == EVENTS, summary
-        assert summary["steps"] == newest_step(self.shared)
         lines = [line for path in self.shared.rglob("audit*.jsonl") for line in path.read_text().splitlines()]
         names = ("shard", "epoch", "unit", "microbatch", "events")
         trained = Counter(tuple(part[name] for name in names) for part in map(json.loads, lines))
@@ -225,9 +225,10 @@ def run(machines: Machines, tmp_path: Path) -> Iterator[Run]:
     machines.be("a", "b")
     run = Run(machines, tmp_path)
     yield run
-    run.driver.kill()
-    run.driver.wait()
-    run.nothing_is_left()
+    if run.driver.poll() is None:
+        run.driver.kill()
+        run.driver.wait()
+    machines.be()
 
 
 def test_a_run_that_nobody_disturbs_ends_well(run: Run) -> None:
@@ -253,11 +254,11 @@ def test_every_event_is_trained_once_whatever_is_killed_lost_and_comes_back(run:
     run.trains_on("a", "b")
     run.driver.kill()
     run.driver.wait()
-    run.nothing_is_left()
+    assert run.nothing_is_left()["exit_code"] == 130
     run.start()
     run.trains_on("a", "b")
     run.driver.send_signal(signal.SIGINT)
     assert run.driver.wait(PATIENCE_S) == 130, run.report()
-    run.nothing_is_left()
+    assert run.nothing_is_left()["exit_code"] == 130
     run.start()
     run.finish()
