@@ -62,7 +62,7 @@ def measured(size: int, shards: int, steps: int) -> tuple[float, float]:
     """Time of a step of ``size`` ranks, in ms: by the clock, and of CPU of the rank that takes the most."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder, spawn.Pool(size) as pool:
-        places = [RankPlace(rank, size, rank, size, "", 0, file=str(Path(folder) / "meet")) for rank in range(size)]
+        places = [RankPlace(rank, size, rank, size, "", file=str(Path(folder) / "meet")) for rank in range(size)]
         times = pool.starmap(steps_of_rank, [(place, shards, steps) for place in places], chunksize=1)
     return max(wall for wall, _ in times), max(cpu for _, cpu in times)
 

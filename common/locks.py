@@ -312,7 +312,7 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
 
 
 SHARED_VARIABLE = "_ICESTREAM_SHARED"
-"""Variable with the shared folder, set by `icestream node` for its processes."""
+"""Variable with the shared folder, set by a node for its processes."""
 ATTEMPT_VARIABLE = "_ICESTREAM_ATTEMPT"
 """Variable with the number of their attempt."""
 LOCK_S = 10.0

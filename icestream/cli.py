@@ -49,7 +49,6 @@ VERBS: dict[str, tuple[Section, str]] = {
     "fetcher": ("Machines", "Start a run's fetcher: stages files, distributes units."),
     "decoder": ("Machines", "Start one decoder: joins a run, and may leave it."),
     "trainer": ("Machines", "Start a run's trainer."),
-    "node": ("Machines", "Run one of several nodes of a run, on its machine."),
     "slurm": ("Machines", "Print a job script for several machines under Slurm."),
     "token": ("Machines", "Show the token that a run would use, and if it suffices."),
     "bench": ("Machines", "Measure this machine's speed: the trainer's ceiling."),

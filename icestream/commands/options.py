@@ -72,7 +72,7 @@ run_options = together(
         config_options,
     ]
 )
-"""Options of `icestream run` that set a run's configuration; `icestream node` has the same ones."""
+"""Options of `icestream run` that set a run's configuration."""
 
 
 def run_flags(options: Mapping[str, Any]) -> dict[str, Any]:

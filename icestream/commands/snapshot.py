@@ -322,7 +322,7 @@ def _state_of_nodes(note: NodeNote, occupant: Holder | None) -> tuple[State, str
     if note.state == "ended":
         ends: dict[int, State] = {0: "finished", INTERRUPTED_EXIT_CODE: "interrupted"}
         return ends.get(note.exit_code, "failed"), note.text
-    if occupant is None or occupant.is_alive() is False:
+    if occupant is not None and occupant.is_alive() is False:
         return "killed", f"{who}, is gone and recorded no end: it was killed, or its machine went down"
     where = f"{who}; progress: `icestream status {note.run_dir}` on {note.host}"
     return ("running" if note.state == "running" else "starting"), where

@@ -151,19 +151,18 @@ class Ranks:
         if len(set(kinds)) > 1:
             ranks.close()
             raise BadInputError(f"trainer.device differs between the ranks ({', '.join(kinds)}): use the same for all")
-        if device.type == "cuda":
-            ranks._device_group = dist.new_group(backend="nccl", timeout=timeout)
         logger.info("rank %d of %d, on %s", place.rank, place.size, device)
         return ranks
 
-    def begin_steps(self) -> None:
-        """Expect from now on that no rank is silent for STEP_TIMEOUT_S. Not in a group that the caller has made."""
+    def begin_steps(self, device: torch.device) -> None:
+        """Wait for all, and expect from now on that none is silent for STEP_TIMEOUT_S. For ranks that have joined."""
         if self._store is None:
             return
+        self.gather("begins")
         timeout = timedelta(seconds=STEP_TIMEOUT_S)
         with self._watched():
             self._group = dist.new_group(backend="gloo", timeout=timeout)
-            if self._device_group is not None:
+            if device.type == "cuda":
                 self._device_group = dist.new_group(backend="nccl", timeout=timeout)
 
     @property

@@ -127,7 +127,6 @@ def run_trainer(
             remedy = new_plan_remedy(latest[1], config_json) if latest is not None else ""
             feed = _connect(run_dir, config, stop, device, ranks, accept=accept_new_plan, remedy=remedy)
             stack.callback(feed.close)
-            ranks.begin_steps()
             require_plan(feed.plan_hash, config)
             training = training_of(config)
             state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
@@ -152,6 +151,7 @@ def run_trainer(
             gauges = Gauges(results, config.trainer, device, rank=ranks.rank, ranks=ranks.size)
             telemetry.status("starting", state, feed.waits, force=True)
             log = HealthLog(results / HEALTH_FILE, publishing_of(attempt))
+            ranks.begin_steps(device)
             end = train(state, feed, checkpoints, telemetry, audit, log, config.trainer, config_json, gauges.stepped)
             status = telemetry.status(end, state, feed.waits, force=True)
             status = gauges.close(state, status, stopped=lambda: bool(stop))

@@ -26,13 +26,12 @@ from common.summary import build_summary, write_summary
 from icestream.cli import workload_of_run
 from icestream.commands import status as module
 from icestream.commands.checks import refuse_folder_of_nodes
+from icestream.commands.node_session import claim_run_dir, run_id
 from icestream.commands.plan import ranges
 from icestream.commands.snapshot import RunSnapshot, read_run, state_of
 from icestream.commands.status import Tails, done_share, logs, ls, render, rows_of, status, stop
 from services.config.root import Config, store_config
-from services.supervisor.nodes.note import NodeNote
-from services.supervisor.nodes.notes import write_note
-from services.supervisor.nodes.own_folder import claim_run_dir, run_id
+from services.supervisor.meeting import NodeNote
 from workloads.base.checkpoint import find_checkpoint
 
 
@@ -223,15 +222,17 @@ def test_a_pipe_in_a_run_directory_is_refused_with_its_name(tmp_path: Path, name
 
 NOTE = NodeNote(
     attempt=2,
-    token="x",
-    node=0,
+    state="running",
+    launch="x",
+    settings="",
+    build="",
     nodes=4,
     host=os.uname().nodename,
     pid=os.getpid(),
     since="2026-11-26 12:00:00 UTC",
     run_dir="/local/mine",
 )
-AGAIN = "start all nodes (again), by your engine or by hand: icestream node --node I --nodes {} --master HOST:PORT"
+AGAIN = "start it again, by your engine or by hand on all machines: torchrun --nnodes … -m icestream run"
 
 
 def shared_folder(folder: Path, **note: Any) -> Path:
@@ -240,7 +241,8 @@ def shared_folder(folder: Path, **note: Any) -> Path:
     run_id(folder, begins=True)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "step-000000090.pt").touch()
-    write_note(folder, NOTE.model_copy(update=note))
+    (folder / "nodes").mkdir()
+    (folder / "nodes" / "0").write_text(NOTE.model_copy(update=note).model_dump_json())
     return folder
 
 
@@ -249,7 +251,7 @@ def test_a_shared_folder_of_living_nodes_says_where_their_progress_is_shown(
     tmp_path: Path, state: str, word: str
 ) -> None:
     shared_folder(tmp_path, state=state)
-    with RunLock(tmp_path, "run", "icestream node"):
+    with RunLock(tmp_path, "run", "icestream run"):
         told = rows(read_run(tmp_path))
     assert told["state"].startswith(f"{word}: node 0 on {NOTE.host} since ")
     assert told["state"].endswith(f", of 4; progress: `icestream status /local/mine` on {NOTE.host}")
@@ -271,8 +273,7 @@ def test_a_shared_folder_of_nodes_that_ended_says_how_to_go_on(
     shared_folder(tmp_path, state="ended", exit_code=exit_code, text=text)
     told = rows(read_run(tmp_path))
     assert told["state"] == state
-    assert told["next"] == f"{AGAIN.format(4)} --shared {tmp_path} --run-dir RUN_DIR"
-    assert "icestream run" not in " ".join(told.values())
+    assert told["next"] == f"{AGAIN} --shared {tmp_path} --run-dir RUN_DIR"
     assert "time" not in told  # nobody has noted it: not 0 s
 
 
@@ -288,20 +289,14 @@ def test_a_finished_run_of_nodes_has_its_sums(tmp_path: Path) -> None:
     assert "next" not in told
 
 
-def test_nodes_that_were_killed_or_give_no_sign_of_life(tmp_path: Path) -> None:
+def test_nodes_that_were_killed(tmp_path: Path) -> None:
     shared_folder(tmp_path, state="running")
-    with RunLock(tmp_path, "run", "icestream node"):
+    with RunLock(tmp_path, "run", "icestream run"):
         killed = (tmp_path / "locks/run").read_text().replace('"start_ticks": ', '"start_ticks": 1')
     (tmp_path / "locks/run").write_text(killed)
     told = rows(read_run(tmp_path))
     assert told["state"].startswith("killed 0 s ago: node 0 on ")
-    assert told["next"].startswith("start all nodes (again)")
-    (tmp_path / "locks/run").write_text("")
-    long_ago_s = time.time() - 3600
-    os.utime(tmp_path / "nodes" / "0", (long_ago_s, long_ago_s))
-    told = rows(read_run(tmp_path))
-    assert told["state"].startswith("unknown: no sign of life for 1 h from node 0 on ")
-    assert told["next"].startswith("start all nodes (again)")
+    assert told["next"].startswith(AGAIN)
 
 
 def test_a_nodes_own_directory_names_the_shared_folder(tmp_path: Path) -> None:
@@ -317,10 +312,10 @@ def test_a_nodes_own_directory_names_the_shared_folder(tmp_path: Path) -> None:
     told = rows(read_run(own))
     assert told["state"] == "failed 0 s ago: node 1 is silent"
     assert told["checkpoint"] == f"step 90, 0 s ago ({shared}/checkpoints/step-000000090.pt)"
-    assert told["next"] == f"{AGAIN.format('N')} --shared {shared} --run-dir {own}"
+    assert told["next"] == f"{AGAIN} --shared {shared} --run-dir {own}"
     with pytest.raises(BadInputError, match="its checkpoints are in the folder that they share"):
         find_checkpoint(own)
-    with pytest.raises(BadInputError, match="go on with `icestream node`"):
+    with pytest.raises(BadInputError, match="go on with --shared and torchrun"):
         refuse_folder_of_nodes(own)
 
 

@@ -186,8 +186,8 @@ def moved(arguments: Sequence[str]) -> Moved:
         new.set("stream.batch_events", batch * processes, origin)
     if nodes > 1:
         new.notes.append(
-            f"--nnodes {nodes}: the command below uses one node; on {nodes} of them set stream.shards and start"
-            " `icestream node` on each (docs/how-to/several-nodes.md)"
+            f"--nnodes {nodes}: the command below uses one node; for {nodes} of them set stream.shards and start"
+            " `torchrun … -m icestream run --shared …` on each (docs/how-to/several-gpus.md)"
         )
     _complete_stream(new)
     wgan = _validated(WganConfig, WGAN, new.settings)

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from federation.free_ports import free_port
+from of_torchrun import of_torchrun
 
-from common.errors import BadInputError
 from common.locks import begin_attempt
-from icestream.commands.node.command import node
-from icestream.commands.node.session import NodeSession
-from icestream.commands.node.shared_settings import SharedSettings
+from icestream.commands.node_session import NodeSession, SharedSettings
+from icestream.commands.run import run
 from services.config.root import Config, load_config
 
 
@@ -26,8 +24,8 @@ def stored(shared: Path) -> tuple[str, ...]:
 
 
 def start(shared: Path, text: str) -> SharedSettings:
-    settings = SharedSettings(shared)
-    settings.replace(config(text), begin_attempt(shared))
+    settings = SharedSettings(shared, begin_attempt(shared))
+    settings.replace(config(text))
     return settings
 
 
@@ -64,7 +62,7 @@ def test_settings_with_which_was_trained_stay(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_later_attempt_stay_and_before_the_first_there_are_none(tmp_path: Path) -> None:
-    SharedSettings(tmp_path).put_back()
+    SharedSettings(tmp_path, begin_attempt(tmp_path)).put_back()
     settings = start(tmp_path, "/wrong")
     start(tmp_path, "/right")
     settings.put_back()
@@ -95,16 +93,16 @@ def test_a_run_that_its_fetcher_refuses_leaves_no_settings(tmp_path: Path, monke
         return 2, "fetcher: no file is usable"
 
     monkeypatch.setattr(NodeSession, "_until_the_end", until_the_end)
-    assert CliRunner().invoke(node, run_node(tmp_path)).exit_code == 2
+    assert CliRunner().invoke(run, run_node(tmp_path), env=of_torchrun()).exit_code == 2
     assert not (tmp_path / "shared" / "config.json").exists()
 
 
 def test_a_list_of_other_inputs_does_not_hide_a_mistyped_one(tmp_path: Path) -> None:
     (tmp_path / "shared" / "inventory").mkdir(parents=True)
     (tmp_path / "shared" / "inventory" / "files-0123456789abcdef.jsonl").touch()
-    result = CliRunner().invoke(node, run_node(tmp_path))
-    assert isinstance(result.exception, BadInputError)
-    assert "x.parquet" in str(result.exception)
+    result = CliRunner().invoke(run, run_node(tmp_path), env=of_torchrun())
+    assert result.exit_code == 2
+    assert "x.parquet" in result.output
     assert not (tmp_path / "shared" / "config.json").exists()
 
 
@@ -121,5 +119,4 @@ def test_a_checkpoint_of_a_refused_start_is_forgotten_with_its_records(tmp_path:
 
 
 def run_node(place: Path) -> list[str]:
-    of_all = ["--node", "0", "--nodes", "1", "--master", f"127.0.0.1:{free_port()}", "-i", str(place / "x.parquet")]
-    return [*of_all, "--shared", str(place / "shared"), "--run-dir", str(place / "run")]
+    return ["-i", str(place / "x.parquet"), "--shared", str(place / "shared"), "--run-dir", str(place / "run")]

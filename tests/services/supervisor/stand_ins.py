@@ -19,7 +19,7 @@ import pytest
 from common.status import FetcherStatus, write_status
 from services.config.settings import LocalConfig
 from services.supervisor import supervisor as supervisor_module
-from services.supervisor.supervisor import Processes, RunningNode, SessionOutcome, Supervisor
+from services.supervisor.supervisor import Processes, SessionOutcome, Supervisor, TrainerGroup
 
 PATIENCE_S = 60.0
 STAND_IN = """
@@ -107,7 +107,7 @@ class Stage:
         self.behaviours: dict[str, str] = {}
         self.script: list[tuple[Callable[[Story], bool], Callable[[], None]]] = []
         self.said: list[str] = []
-        self.node: RunningNode | None = None
+        self.group: TrainerGroup | None = None
         self.processes = Processes({}, {})
         self.seen: set[str] = set()
         """Every process that ever ran, also one that had no time to tell of itself."""
@@ -157,7 +157,7 @@ class Stage:
             self.run_dir,
             local,
             self.command_for,
-            node=self.node,
+            group=self.group,
             shards=shards,
             watch=self.watch,
             say=self.said.append,

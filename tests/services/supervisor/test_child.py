@@ -23,7 +23,7 @@ from services.supervisor.child import (
     service_of,
     shard_of,
 )
-from services.supervisor.supervisor import LocalGroup, NodeGroup, cause_of, trainer_names
+from services.supervisor.supervisor import TrainerGroup, cause_of, trainer_names
 from services.trainer.environment import place_from
 
 
@@ -203,8 +203,8 @@ def test_a_command_names_the_shard_and_never_takes_its_modules_from_the_working_
 
 
 def test_each_gets_its_rank_and_a_restarted_group_meets_in_another_file_of_its_owner(tmp_path: Path) -> None:
-    assert LocalGroup(tmp_path, 1).environment("trainer") == {}, "a single trainer has no rank"
-    group = LocalGroup(tmp_path, 2)
+    assert TrainerGroup(tmp_path, 1).environment("trainer") == {}, "a single trainer has no rank"
+    group = TrainerGroup(tmp_path, 2)
     first, last = group.environment("trainer"), group.environment("trainer-1")
     assert first["RANK"] == "0"
     assert (last["RANK"], last["LOCAL_RANK"], last["WORLD_SIZE"]) == ("1", "1", "2")
@@ -218,19 +218,17 @@ def test_each_gets_its_rank_and_a_restarted_group_meets_in_another_file_of_its_o
     assert former.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_trainers_of_a_node_are_ranks_of_all_nodes(tmp_path: Path) -> None:
-    ranks = []
+def test_the_trainers_of_a_node_are_ranks_of_all_nodes_and_meet_in_a_file_of_the_attempt(tmp_path: Path) -> None:
+    places = []
     for node in range(3):
-        group = NodeGroup(2, node, 3, "node-0", 29500, RunAttempt(tmp_path, 7))
-        for local, name in enumerate(trainer_names(2)):
-            place = place_from(group.environment(name))
-            assert place is not None
-            assert (place.size, place.local_rank, place.local_size) == (6, local, 2)
-            assert (place.address, place.port, place.attempt) == ("node-0", 29500, "7")
-            ranks.append(place.rank)
-    assert ranks == list(range(6))
-    alone = NodeGroup(1, 0, 1, "node-0", 29500, RunAttempt(tmp_path, 1))
-    assert place_from(alone.environment("trainer")) is None
+        group = TrainerGroup(tmp_path / str(node), 2, node, 3, "node-0", RunAttempt(tmp_path / "shared", 7))
+        places += [place_from(group.environment(name)) for name in trainer_names(2)]
+    for rank, place in enumerate(places):
+        assert place is not None
+        assert (place.rank, place.size, place.local_rank, place.local_size) == (rank, 6, rank % 2, 2)
+        assert (place.address, place.file) == ("node-0", str(tmp_path / "shared" / "locks" / "ranks-7"))
+        assert not place.is_local
+    assert TrainerGroup(tmp_path, 1, attempt=RunAttempt(tmp_path, 1)).environment("trainer") == {}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from common.paths import shard_dir
 from common.status import FetcherStatus, write_status
 from services.supervisor import supervisor as supervisor_module
 from services.supervisor.child import MOST_FAILURES
-from services.supervisor.supervisor import NodeGroup
+from services.supervisor.supervisor import TrainerGroup
 
 pytestmark = pytest.mark.process
 
@@ -283,75 +283,30 @@ def test_a_trainer_that_dies_while_the_others_have_finished_starts_all_again(sta
 # ------------------------------------------------------------------ one of several nodes
 
 
-class FakeNode:
-    """Second of two nodes, which ends when it is told to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.group = NodeGroup(2, 1, 2, "node-0", 29500, RunAttempt(folder, 3), end_s=0.05)
-        self.reason: tuple[int, str] | None = None
-        self.exit_code = 75
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        return self.group.attempt.environment
-
-    def ending(self) -> tuple[int, str] | None:
-        return self.reason
-
-    def end_after_trainers(self, exit_code: int, how: str, error: str) -> tuple[int, str]:
-        return self.exit_code, how
-
-
 @pytest.fixture
-def node(stage: Stage, tmp_path: Path) -> FakeNode:
-    node = FakeNode(tmp_path)
-    stage.node = node
-    return node
+def on_two_nodes(stage: Stage, tmp_path: Path) -> None:
+    """The stage is the second of two nodes."""
+    stage.group = TrainerGroup(stage.run_dir, 2, 1, 2, "node-0", RunAttempt(tmp_path, 3))
 
 
-def test_a_trainer_that_dies_ends_the_node_and_is_not_started_again(stage: Stage, node: FakeNode) -> None:
+@pytest.mark.usefixtures("on_two_nodes")
+def test_a_trainer_that_dies_ends_the_node_and_is_not_started_again(stage: Stage) -> None:
     stage.script = [(started(*GROUP), stage.kill("trainer-1"))]
     outcome = stage.run(trainers=2)
     assert (outcome.exit_status, outcome.exit_code) == ("failed", 75)
     assert outcome.error is not None
-    assert outcome.error.endswith("was killed by SIGKILL")
+    assert outcome.error.endswith("was killed by SIGKILL; all nodes start again")
     assert outcome.restarts["trainer"] == 0
     assert ("trainer", "SIGTERM") not in stage.story(), "nothing can be saved without the others"
 
 
-@pytest.mark.parametrize("exit_code", [75, 2, 1])
-def test_it_ends_with_the_error_of_another_node(stage: Stage, node: FakeNode, exit_code: int) -> None:
-    stage.script = [(started(*GROUP), lambda: setattr(node, "reason", (exit_code, "node 0 on gpu-a: a reason")))]
-    outcome = stage.run(trainers=2)
-    assert (outcome.exit_code, outcome.error) == (exit_code, "node 0 on gpu-a: a reason")
-    assert (("trainer", "SIGTERM") in stage.story()) is (exit_code != 75)
-
-
-def test_it_ends_in_time_though_its_processes_are_stubborn(
-    stage: Stage, node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.supervisor.supervisor.NODE_END_S", 0.05)
+@pytest.mark.usefixtures("on_two_nodes")
+def test_it_ends_in_time_though_its_processes_are_stubborn(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NODE_END_S", "NODE_GROUP_END_S"):
+        monkeypatch.setattr(f"services.supervisor.supervisor.{name}", 0.05)
     stage.behaviours = dict.fromkeys(GROUP, "stubborn")
-    stage.script = [(started(*GROUP), lambda: setattr(node, "reason", (75, "node 0 is lost")))]
+    stage.script = [(started(*GROUP), stage.kill("trainer-1"))]
     assert stage.run(trainers=2).exit_code == 75  # and not after PATIENCE_S
-
-
-def test_it_stops_as_if_asked_to_when_another_node_was_stopped(stage: Stage, node: FakeNode) -> None:
-    stage.script = [(started(*GROUP), lambda: setattr(node, "reason", (130, "node 0 was stopped")))]
-    outcome = stage.run(trainers=2)
-    assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
-    assert ("trainer", "SIGTERM") in stage.story()
-
-
-def test_a_stop_waits_for_no_trainer_when_another_node_is_lost_meanwhile(stage: Stage, node: FakeNode) -> None:
-    stage.behaviours = {"trainer": "stubborn"}
-    lost = (75, "node 0 is lost")
-    stage.script = [
-        (started(*EVERYONE), CTRL_C),
-        (lambda story: ("trainer", "SIGTERM") in story, lambda: setattr(node, "reason", lost)),
-    ]
-    outcome = stage.run()  # its timeout is the test's patience
-    assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
 
 
 def test_ctrl_c_stops_the_trainer_first_then_the_decoders_then_the_fetcher(stage: Stage) -> None:

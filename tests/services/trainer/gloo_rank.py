@@ -1,6 +1,6 @@
 """One of two real ranks over gloo, as a process: tries what ranks do with each other.
 
-python gloo_rank.py sums|task|leaves|freezes FOLDER          (with torchrun's environment)
+python gloo_rank.py sums|task|leaves|freezes|falls-silent FOLDER          (with the environment of a rank)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from toy_events import toy_microbatch
 from toy_tasks import SMALL_WGAN, without_noise
 
 from common.process import StopFlag, end_after_stop
+from services.trainer import ranks as module
 from services.trainer.environment import place_from
 from services.trainer.ranks import RankLost, Ranks
 from workloads.base.batch import Batch
@@ -85,6 +86,18 @@ def main() -> None:
         try:
             while True:
                 ranks.gather("here")
+        except RankLost as lost:
+            sys.stdout.write(f"{lost}\n")
+            sys.stdout.flush()
+            os._exit(0)
+    if what == "falls-silent":
+        module.STEP_TIMEOUT_S = 1.0
+        ranks.begin_steps(CPU)
+        ranks.gather("before")
+        if not ranks.is_first:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            ranks.gather("after")
         except RankLost as lost:
             sys.stdout.write(f"{lost}\n")
             sys.stdout.flush()

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from federation.free_ports import free_port
 from gloo_rank import train
 from zygote import Forked
 
@@ -37,10 +36,10 @@ PATIENCE_S = 120.0
 CPU = torch.device("cpu")
 
 
-def start_two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[Forked]:
-    """gloo_rank.py as both ranks, with the outputs 0.log and 1.log. They meet in a file, or at a port."""
+def start_two_ranks(folder: Path, *arguments: str) -> list[Forked]:
+    """gloo_rank.py as both ranks, with the outputs 0.log and 1.log."""
     here = Path(__file__).resolve().parent
-    meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")} if in_file else {"MASTER_PORT": str(free_port())}
+    meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")}
     command = [sys.executable, str(here / "gloo_rank.py"), *arguments]
     tests = here.parents[1]
     paths = os.pathsep.join(map(str, (tests.parent, tests, here)))
@@ -60,9 +59,9 @@ def end(processes: Sequence[Forked]) -> None:
         process.wait(PATIENCE_S)
 
 
-def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:
+def two_ranks(folder: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
     """Both ranks, to their ends."""
-    processes = start_two_ranks(folder, *arguments, in_file=in_file)
+    processes = start_two_ranks(folder, *arguments)
     try:
         codes = [process.wait(PATIENCE_S) for process in processes]
     finally:
@@ -76,9 +75,8 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("in_file", [False, True])
-def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, in_file: bool) -> None:
-    done = two_ranks(tmp_path, "sums", str(tmp_path), in_file=in_file)
+def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path) -> None:
+    done = two_ranks(tmp_path, "sums", str(tmp_path))
     assert [one.returncode for one in done] == [0, 0], done
     one, other = told(tmp_path)
     assert one == other
@@ -121,38 +119,37 @@ def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("leaver", "in_file"), [(0, False), (1, True)])
-def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int, in_file: bool) -> None:
-    done = two_ranks(tmp_path, "leaves", str(tmp_path), str(leaver), in_file=in_file)
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int) -> None:
+    done = two_ranks(tmp_path, "leaves", str(tmp_path), str(leaver))
     assert done[leaver].returncode == 3
     assert done[1 - leaver].returncode == 0, done
     assert f"rank {leaver} is gone" in done[1 - leaver].stdout
 
 
-def place(rank: int, port: int) -> RankPlace:
-    return RankPlace(rank, 2, rank, 2, "127.0.0.1", port)
-
-
-def test_a_rank_that_does_not_come_is_named() -> None:
-    with pytest.raises(BadInputError, match=r"rank 1 of 2 did not connect for 0\.3 s"):
-        Ranks.join(place(0, free_port()), CPU, timeout_s=0.3, stopped=lambda: False)
-    port = free_port()
-    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* did not connect"):
-        Ranks.join(place(1, port), CPU, timeout_s=0.3, stopped=lambda: False)
+@pytest.mark.process
+def test_a_rank_that_falls_silent_between_steps_is_named_by_the_other(tmp_path: Path) -> None:
+    """Its machine is frozen, or cut off: no connection breaks."""
+    first, frozen = start_two_ranks(tmp_path, "falls-silent", str(tmp_path))
+    try:
+        assert first.wait(PATIENCE_S) == 0
+        assert "rank 1 is gone" in (tmp_path / "0.log").read_text()
+    finally:
+        end([first, frozen])
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_who_is_asked_to_stop_does_not_wait_for_the_others(rank: int) -> None:
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path, rank: int) -> None:
+    place = RankPlace(rank, 2, rank, 2, "", str(tmp_path / "ranks"))
+    with pytest.raises(BadInputError, match=rf"rank {1 - rank} of 2 did not connect for 0\.3 s"):
+        Ranks.join(place, CPU, timeout_s=0.3, stopped=lambda: False)
     with pytest.raises(StopRequested):
-        Ranks.join(place(rank, free_port()), CPU, timeout_s=PATIENCE_S, stopped=lambda: True)
+        Ranks.join(place, CPU, timeout_s=PATIENCE_S, stopped=lambda: True)
 
 
-def test_a_port_that_is_taken_is_told() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        with pytest.raises(RankLost, match="can't listen at"):
-            Ranks.join(place(0, other.getsockname()[1]), CPU, timeout_s=1, stopped=lambda: False)
+def test_trainers_that_were_not_started_together_are_refused() -> None:
+    with pytest.raises(BadInputError, match=r"not started together: start them with `icestream run --trainers N`, or"):
+        Ranks.join(RankPlace(0, 2, 0, 2, "gpu-a"), CPU, timeout_s=1.0, stopped=lambda: False)
 
 
 def test_alone_nothing_is_sent() -> None:
@@ -240,7 +237,7 @@ def test_an_abort_that_hangs_is_left_behind(
 def test_the_way_to_this_machine_is_its_loopback_interface(address: str) -> None:
     if address == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    assert interface_to(address, 29500) == "lo"
+    assert interface_to(address) == "lo"
 
 
 def test_an_unknown_host_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +245,7 @@ def test_an_unknown_host_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert interface_to("no-such-host", 29500) == ""
+    assert interface_to("no-such-host") == ""
 
 
 def test_it_is_the_interface_with_the_address_that_the_kernel_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,4 +254,4 @@ def test_it_is_the_interface_with_the_address_that_the_kernel_would_use(monkeypa
     monkeypatch.setattr(module, "_addresses", addresses.__getitem__)
     for source, name in (("198.51.100.7", "ib0"), ("192.0.2.7", "eth0"), ("203.0.113.1", "")):
         monkeypatch.setattr(socket.socket, "getsockname", lambda self, source=source: (source, 1))
-        assert interface_to("127.0.0.1", 29500) == name
+        assert interface_to("127.0.0.1") == name

@@ -110,7 +110,7 @@ def test_the_batch_of_a_process_is_multiplied_by_the_processes_and_nodes_are_car
     moved_on = of(*old)
     assert moved_on.settings["stream.batch_events"] == 8 * 1024
     assert moved_on.origins["stream.batch_events"] == "--batch-size 1024 × 8 processes"
-    assert any("--nnodes 2: " in note and "icestream node" in note for note in moved_on.notes)
+    assert any("--nnodes 2: " in note and "icestream run --shared" in note for note in moved_on.notes)
     with pytest.raises(BadInputError, match="--nnodes 1:4: expected the number"):
         of("torchrun", "--nnodes=1:4", "train.py", "--batch-size", "1024")
 
