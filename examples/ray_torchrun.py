@@ -28,9 +28,7 @@ STOPS_WITHIN_S = 60.0
 
 def parsed() -> tuple[argparse.Namespace, list[str]]:
     """Return the options of this command, and those of `icestream run`."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description="Other options are those of `icestream run`.", allow_abbrev=False)
     parser.add_argument("--address", required=True, help="HOST:PORT of the cluster's head")
     parser.add_argument("--machines", type=int, required=True, help="most machines; the run goes on with fewer")
     parser.add_argument("--cpus", type=int, required=True, help="CPUs of a machine: all, so that each has one task")
@@ -42,10 +40,10 @@ def parsed() -> tuple[argparse.Namespace, list[str]]:
 
 
 def torchrun(settings: argparse.Namespace, options: list[str], launch: str) -> int:
-    """Run torchrun on this machine; return its exit code. Raises ChildProcessError, after which Ray tries again."""
+    """Run torchrun on a machine; return its exit code. Raises ChildProcessError if it was killed: Ray tries again."""
     settings.shared.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: torchrun trusts what it reads there
     command = [
-        *("setpriv", "--pdeathsig", "TERM"),  # ends with Ray's worker, and so with the machine's Ray and the driver
+        *("setpriv", "--pdeathsig", "TERM"),  # ends with Ray's worker, as that does with Ray and with this command
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{settings.machines}"),
         *("--nproc-per-node", str(settings.trainers or settings.gpus or 1), "--max-restarts", "20"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(settings.shared / "rendezvous"), "--rdzv-id", launch),
@@ -53,7 +51,9 @@ def torchrun(settings: argparse.Namespace, options: list[str], launch: str) -> i
         *("--local-addr", ray.util.get_node_ip_address()),
         *("-m", "icestream", "run", "--shared", str(settings.shared), *options),
     ]
-    child = subprocess.Popen(command, env=os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+    # It meets the others by the file alone, and imports nothing from the working directory.
+    environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONSAFEPATH": "1"}
+    child = subprocess.Popen(command, env=environment)
     try:
         while child.poll() is None:
             time.sleep(0.5)  # in short pieces: ray.cancel() raises KeyboardInterrupt between two of them
@@ -76,7 +76,7 @@ def main() -> int:
     launch = secrets.token_hex(8)  # the same at each machine and after a loss, another one at the next start
     tasks = [on_machine.remote(settings, options, launch) for _ in range(settings.machines)]
     try:
-        ended, _ = ray.wait(tasks)  # torchrun ends at all machines together; other tasks have none
+        ended, _ = ray.wait(tasks)  # torchrun ends on all machines together; tasks beside them have no machine
         return int(ray.get(ended[0]))
     except KeyboardInterrupt:
         return 130

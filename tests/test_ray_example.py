@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from federation.free_ports import free_port
-from proc import command_line, is_alive, processes, variable
+from proc import command_line, is_alive, parent, processes, variable
 from runs import SMALL_STREAM, settings
 
 from common.locks import newest_number
@@ -30,11 +30,12 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1800)]
 TESTS = Path(__file__).resolve().parent
 PATIENCE_S = 240.0
 MACHINE = "STAND_IN_MACHINE"
-"""Variable that all processes of a machine have."""
+"""Variable that all processes of a machine have: its folder."""
 RAY = {
     "RAY_health_check_period_ms": "1000",  # a dead machine is noticed within 6 s, not 15 s
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_worker_niceness": "0",  # beside other tests, Ray's own 15 gets no time at all
+    "RAY_process_group_cleanup_enabled": "0",  # what a killed worker has started ends by itself
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 EVENTS = 4000
@@ -76,7 +77,7 @@ class Machines:
             *("--object-store-memory", "80000000", "--include-log-monitor", "false"),
             *("--dashboard-agent-listen-port", "0", "--min-worker-port", "0", "--max-worker-port", "0"),
         )
-        environment = self._environment | {MACHINE: name}
+        environment = self._environment | {MACHINE: str(place)}
         with (place / "ray.log").open("wb") as log:
             self._alive[name] = subprocess.Popen(
                 command, cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -100,8 +101,8 @@ class Machines:
 
     def pids(self, name: str, *words: str) -> list[int]:
         """Processes of a machine whose command line has these words."""
-        found = [pid for pid in processes() if variable(pid, MACHINE) == name and set(words) <= set(command_line(pid))]
-        return [pid for pid in found if is_alive(pid)]
+        pids = [pid for pid in processes() if variable(pid, MACHINE) == str(self.folder(name)) and is_alive(pid)]
+        return [pid for pid in pids if set(words) <= set(command_line(pid))]
 
     def lose(self, name: str) -> None:
         """Kill all processes of a machine at once: none may see that another one is gone."""
@@ -241,6 +242,10 @@ def test_every_event_is_trained_once_whatever_is_killed_lost_and_comes_back(run:
     run.trains_on("a", "b")
     run.kill("b", "torch.distributed.run")
     run.trains_on("a", "b")
+    (former,) = machines.pids("b", "torch.distributed.run")
+    os.kill(parent(former), signal.SIGKILL)  # Ray's worker
+    run.trains_on("a", "b")
+    assert former not in machines.pids("b", "torch.distributed.run")
     machines.be("a", "b", "c")
     machines.be("a", "c")
     run.trains_on("a", "c")
