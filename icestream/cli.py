@@ -49,7 +49,6 @@ VERBS: dict[str, tuple[Section, str]] = {
     "fetcher": ("Machines", "Start a run's fetcher: stages files, distributes units."),
     "decoder": ("Machines", "Start one decoder: joins a run, and may leave it."),
     "trainer": ("Machines", "Start a run's trainer."),
-    "ray": ("Machines", "Train on several machines of a Ray cluster."),
     "slurm": ("Machines", "Print a job script for several machines under Slurm."),
     "token": ("Machines", "Show the token that a run would use, and if it suffices."),
     "bench": ("Machines", "Measure this machine's speed: the trainer's ceiling."),
@@ -96,8 +95,6 @@ def own_command(name: str) -> click.Command:  # noqa: C901, PLR0912  a table
             from icestream.commands.services import decoder as command
         case "trainer":
             from icestream.commands.services import trainer as command
-        case "ray":
-            from icestream.commands.ray.command import ray as command
         case "slurm":
             from icestream.commands.slurm import slurm as command
         case "token":

@@ -24,7 +24,7 @@ ENGINES = tuple(
     TESTS / name
     for name in (
         "benchmarks",
-        "icestream/ray",
+        "test_ray_example.py",
         "icestream/slurm",
         "pipeline/test_python_resumed_loops.py",
         "test_doc_python.py",

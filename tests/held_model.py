@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from workloads.base.module_training import ModelSettings, ModuleTraining
 
-SLOW_S = 0.5
+SLOW_S = 1.0
 
 
 class Settings(ModelSettings):

@@ -1,1 +1,0 @@
-"""Command `icestream ray`: a run on several machines of a Ray cluster."""
