@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.errors import BadInputError
+from common.errors import USER_ERROR_EXIT_CODE, BadInputError, IcestreamError, TryAgainError
 from common.options import InputCommand, run_dir_option
 from common.process import StopFlag, end_with
 from icestream.commands.options import run_flags, run_options
+
+if TYPE_CHECKING:
+    from services.supervisor.meeting import NodePlace
 
 EXAMPLES = """\b
 Examples:
@@ -69,26 +74,54 @@ def run(
     """
     from services.supervisor.meeting import place_of_node
 
-    place, flags = place_of_node(os.environ), run_flags(options)
-    if place is not None:
-        if place.local_rank:
-            return  # the first process of a machine starts all trainers of it
-        end_with(os.getppid(), signal.SIGTERM)
-        if flags["local.trainers"] not in (None, place.trainers):
-            raise BadInputError(f"--trainers {flags['local.trainers']}, but torchrun --nproc-per-node {place.trainers}")
-        flags["local.trainers"] = place.trainers
-        if place.nodes > 1 and shared is None:
+    flags = run_flags(options)
+    place = place_of_node(os.environ)
+    if place is not None and place.local_rank:
+        return  # the first process of a machine starts all trainers of it
+    with _mistakes_end_torchrun() if place is not None else nullcontext():
+        if place is not None:
+            flags["local.trainers"] = _trainers_of(place, flags["local.trainers"])
+        if place is not None and shared is not None:
+            if fresh or new_plan:
+                raise BadInputError(
+                    "--fresh and --new-plan are for one machine; to start over, choose another --shared"
+                )
+            from icestream.commands.node_session import NodeSession
+
+            sys.exit(NodeSession(place, shared.absolute(), run_dir, toml, assignments, flags, StopFlag()).run())
+        if shared is not None:
+            raise BadInputError(f"--shared {shared}: for several machines, `torchrun … -m icestream run` on each")
+        if place is not None and place.nodes > 1:
             raise BadInputError(f"{place.nodes} machines need --shared, a folder that all of them see")
-    if shared is None:
         from icestream.commands.run_session import run_session  # takes a second, which the help should not
 
         sys.exit(
             run_session(run_dir, toml, assignments, flags, fresh=fresh, new_plan=new_plan, yes=yes, verbose=verbose)
         )
-    if place is None:
-        raise BadInputError(f"--shared {shared} is for several machines: start `torchrun … -m icestream run` on each")
-    if fresh or new_plan:
-        raise BadInputError("--fresh and --new-plan are for one machine: to start over, choose another --shared")
-    from icestream.commands.node_session import NodeSession
 
-    sys.exit(NodeSession(place, shared.absolute(), run_dir, toml, assignments, flags, StopFlag()).run())
+
+def _trainers_of(place: NodePlace, given: int | None) -> int:
+    """Return the number of trainers that torchrun was told. Raises BadInputError if another one is ``given``, too."""
+    if given not in (None, place.trainers):
+        raise BadInputError(f"--trainers {given}, but torchrun --nproc-per-node {place.trainers}")
+    return place.trainers
+
+
+@contextmanager
+def _mistakes_end_torchrun() -> Iterator[None]:
+    """Let this process end with torchrun, and torchrun with a user's mistake, which each restart would repeat."""
+    end_with(os.getppid(), signal.SIGTERM)
+    code: object = 0
+    try:
+        yield
+    except TryAgainError:
+        raise
+    except IcestreamError:
+        code = USER_ERROR_EXIT_CODE
+        raise
+    except SystemExit as end:
+        code = end.code
+        raise
+    finally:
+        if code == USER_ERROR_EXIT_CODE:
+            os.kill(os.getppid(), signal.SIGTERM)

@@ -37,7 +37,9 @@ class Nodes:
             self._places.append(Processes(self.folder / f"node-{number}", logs))
         return self._places[place]
 
-    def start(self, place: int, nodes: str, *, trainers: int = 1, brake_after: int | None = None) -> Process:
+    def start(
+        self, place: int, nodes: str, *, trainers: int = 1, brake_after: int | None = None, more: Sequence[str] = ()
+    ) -> Process:
         """Start torchrun on a machine. With ``brake_after``, its trainers are slow from this step on."""
         machine = self.node(place)
         environment = machine.brake(brake_after) if brake_after is not None else {}
@@ -48,7 +50,7 @@ class Nodes:
             *("--rdzv-conf", "store_type=file,last_call_timeout=1", "--local-addr", "127.0.0.1"),
         )
         program = ("-m", "torch.distributed.run", *torchrun, WORKER, PADDING, MODULE)
-        arguments = ("--shared", str(self.shared), *self._arguments)
+        arguments = ("--shared", str(self.shared), *self._arguments, *more)
         return machine.start("run", *arguments, environment=environment, program=program)
 
     def train(self, nodes: int, *, trainers: int = 1, first_place: int = 0) -> Summary:

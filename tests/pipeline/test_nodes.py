@@ -140,6 +140,12 @@ def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop_with_a_checkpo
     assert_same_batches(nodes, of_two)
 
 
+def test_a_mistake_is_told_once_and_ends_torchrun(nodes: Nodes) -> None:
+    started = nodes.start(0, "1", more=("--set", "trainer.start_from=/nowhere"))
+    assert nodes.ends([started]) == [1]
+    assert started.output().count("Error: --start-from /nowhere: no such") == 1, started.output()
+
+
 def files_in(nodes: Nodes) -> list[Path]:
     """Files of the shared folder but for the rendezvous, which is torchrun's, and the lock's note."""
     return [path for path in nodes.shared.rglob("*") if path.is_file() and path.name not in ("rendezvous", "run")]

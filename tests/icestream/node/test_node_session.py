@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     result = CliRunner().invoke(run, ["--run-dir", str(tmp_path / "run")], env=of_torchrun(0, 2))
     assert str(result.exception) == "2 machines need --shared, a folder that all of them see"
     result = CliRunner().invoke(run, ["--shared", str(tmp_path / "shared")])
-    assert "is for several machines: start `torchrun … -m icestream run` on each" in str(result.exception)
+    assert "for several machines, `torchrun … -m icestream run` on each" in str(result.exception)
     without = {name: value for name, value in of_torchrun().items() if name != "GROUP_RANK"}
     result = CliRunner().invoke(run, ["--run-dir", str(tmp_path / "run")], env=without)
     assert "torchrun's other variables are not: 'GROUP_RANK'" in str(result.exception)
@@ -82,8 +83,10 @@ def test_another_run_in_the_shared_folder_is_refused_and_a_frozen_start_of_this_
         assert "x: " in output
 
 
-def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
+def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path, torchrun_is_sent: list[int]) -> None:
+    """torchrun would make the same mistake at each restart, and ends with it."""
     assert "no input given" in refused(tmp_path)
+    assert torchrun_is_sent == [signal.SIGTERM]
     assert "--set stream.shards" in refused(tmp_path, "-i", "x", GROUP_WORLD_SIZE="2", LOCAL_WORLD_SIZE="17")
 
 
