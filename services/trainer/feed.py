@@ -236,7 +236,8 @@ class Feed:
         """Return the batches of one connection, each once all ranks have their share of it.
 
         On CUDA up to two are made in advance, as far as their data have arrived: their copies run while the device
-        trains. On a CPU none is: a copy there takes time of the same core.
+        trains. On a CPU none is: a copy there takes time of the same core. A rank that waits for the others goes on to
+        make them, up to the same place as all: two that stay at two places may hold all slots, and a late one gets none.
         """
         former = self._begun = self.position
         for link in self._links:
@@ -270,7 +271,7 @@ class Feed:
                 self.waits.waited(now_s - ready_s)  # this rank is ready, and another one is late
                 ready_s = now_s
                 self._receive_if_there()
-                self._make(ahead)  # a unit that has arrived meanwhile may fill the slot that a late rank waits for
+                self._make(ahead)
             if step is None:
                 return  # the ranks stop: the batches taken are not trained
             former = share.position
