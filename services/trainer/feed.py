@@ -237,7 +237,7 @@ class Feed:
 
         On CUDA up to two are made in advance, as far as their data have arrived: their copies run while the device
         trains. On a CPU none is: a copy there takes time of the same core. A rank that waits for the others goes on to
-        make them, up to the same place as all: two that stay at two places may hold all slots, and a late one gets none.
+        make them, up to the same place as all: two that stay at two places may hold all slots, and a late one get none.
         """
         former = self._begun = self.position
         for link in self._links:
