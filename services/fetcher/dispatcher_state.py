@@ -347,7 +347,8 @@ class Trainers:
     All begin at the cursor of the first one that attaches; a place whose trainer is gone keeps its next unit, which
     isn't forgotten before another trainer took it. Several hold fewer units than there are ``slots``, counted from the
     slowest one's: then a slot is left for that one, which all others wait for, also where it attaches again further
-    back.
+    back. If several are further back, that slot serves them in turn: none keeps a unit unread while it waits for the
+    others (the feed).
     """
 
     def __init__(self, slots: int) -> None:

@@ -29,7 +29,6 @@ from services.trainer.agreement import Agreement, BatchesDiffer, Dealing, Share,
 from services.trainer.position import StreamPosition, start_of
 from services.trainer.ranks import Ranks
 from services.trainer.units import BatchWaits, FedBatch, FedMicrobatch, Pause, Rejected, ShardLink
-from workloads.base.batch import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +90,8 @@ class Feed:
         self._assembly = _Assembly([], stream, self._stops)
         self._is_waiting = False
         """True while no batch that was made in advance is left, and a unit is needed to fill the next one."""
+        self._turn_s = 0.0
+        """Time of the last turn without a batch, or since which one is asked for."""
         self._connect()
 
     @property
@@ -137,9 +138,8 @@ class Feed:
                 if isinstance(error, Rejected):
                     self._agreement.refused()
                 plan_hash, started_s = self.plan_hash, time.monotonic()
-                self.close()
                 try:
-                    self._connect()
+                    self.reconnect()
                 except StopRequested:
                     break
                 self.waits.waited(time.monotonic() - started_s)
@@ -236,7 +236,8 @@ class Feed:
         """Return the batches of one connection, each once all ranks have their share of it.
 
         On CUDA up to two are made in advance, as far as their data have arrived: their copies run while the device
-        trains. On a CPU none is: a copy there takes time of the same core.
+        trains. On a CPU none is: a copy there takes time of the same core. A rank that waits for the others goes on to
+        make them, up to the same place as all: two that stay at two places may hold all slots, and a late one get none.
         """
         former = self._begun = self.position
         for link in self._links:
@@ -244,19 +245,18 @@ class Feed:
         ahead = self._links[0].copier.batches_ahead
         assembly = self._assembly = _Assembly(self._links, self._stream, self._stops)
         while True:
+            self._turn_s = time.monotonic()
             while not assembly.made and not assembly.is_over:
                 if not assembly.advance():
                     self._receive()
                     yield None
-            while len(assembly.made) <= ahead and not assembly.is_over:
-                if not assembly.advance() and not self._receive_if_there():
-                    break
+            self._make(ahead + 1)
             if assembly.made:
                 parts, taken, marks = assembly.made.popleft()
                 share = FedBatch.of(parts, self._begun.with_shards(taken))
             elif assembly.ended:
                 # Other ranks may have data still; units without events may stand behind the last batch.
-                share, marks = FedBatch(Batch(()), self._taken(), ()), []
+                share, marks = FedBatch.of([], self._taken()), []
             else:
                 return  # asked to stop: what was taken is not trained
             self._is_waiting = False
@@ -271,6 +271,7 @@ class Feed:
                 self.waits.waited(now_s - ready_s)  # this rank is ready, and another one is late
                 ready_s = now_s
                 self._receive_if_there()
+                self._make(ahead)
             if step is None:
                 return  # the ranks stop: the batches taken are not trained
             former = share.position
@@ -286,6 +287,12 @@ class Feed:
             self.waits.taken(time.monotonic())
             self.position = step.position  # the loop requests the next batch: this one is trained
 
+    def _make(self, batches: int) -> None:
+        """Make so many batches in advance, as far as their data have arrived."""
+        while len(self._assembly.made) < batches and not self._assembly.is_over:
+            if not self._assembly.advance() and not self._receive_if_there():
+                break
+
     def _taken(self) -> StreamPosition:
         """Return the position after all units and microbatches taken; of shards of other ranks, that at the begin."""
         return self._begun.with_shards({link.shard: link.taken for link in self._links})
@@ -294,29 +301,26 @@ class Feed:
         return self._stopped() or self._agreement.stopped
 
     def _receive(self) -> None:
-        """Wait a short time for a message, and take it; records the time without data."""
+        """Wait a short time for a message, and take it; records the time without data.
+
+        The others get this rank's turn after that time, however many units without events arrive: they wait for it.
+        """
         self._is_waiting = True
-        if self._receive_if_there():
-            return
-        started_s = time.monotonic()
-        if len(self._links) == 1:
-            has_message = self._take_arrived(_POLL_S)
-        else:
-            PeerTransport.wait_for_any([link.transport for link in self._links], _POLL_S)
-            has_message = self._take_arrived()
-        self.waits.waited(time.monotonic() - started_s)
+        has_message = self._receive_if_there()
         if not has_message:
+            started_s = time.monotonic()
+            PeerTransport.wait_for_any([link.transport for link in self._links], _POLL_S)
+            self.waits.waited(time.monotonic() - started_s)
+            has_message = self._receive_if_there()
+        if not has_message or time.monotonic() - self._turn_s >= _POLL_S:
             self._agreement.waiting(self._taken(), self._shares)
+            self._turn_s = time.monotonic()
 
     def _receive_if_there(self) -> bool:
-        """Take messages that have arrived, and report the first rank's checkpoint; False if there is none."""
+        """Take a message of each link that has one, and report the first rank's checkpoint; False if none has."""
         if cursors := self._agreement.take_committed():
             self._send_committed(cursors)
-        return self._take_arrived()
-
-    def _take_arrived(self, timeout_s: float = 0.0) -> bool:
-        """Take a message of each link that has one; False if none has."""
-        return any([self._take(link, link.receive(timeout_s)) for link in self._links])
+        return any([self._take(link, link.receive()) for link in self._links])
 
     def _take(self, link: ShardLink, message: m.Message | None) -> bool:
         match message:

@@ -141,7 +141,6 @@ class ShardLink:
         self._stream = stream
         self._audit, self._identity = audit, identity
         self._waits = waits
-        self._units_in_advance = min(UNITS_IN_ADVANCE, stream.slots)
         self.arrived: deque[tuple[DeliveredUnit, UnitArrays | None]] = deque()
         """Units with their arrays (None: the unit was skipped) that wait for training."""
         self.ended = False
@@ -173,19 +172,19 @@ class ShardLink:
 
     def attach(self, at: StreamPosition, source: Source) -> None:
         """Request units from the shard's position on. ``source``: of the data of all shards so far."""
-        self.is_attached, self.ended, self.taken = True, False, at
+        self.is_attached, self.ended = True, False
         self.arrived.clear()
         rank, ranks = self.share.rank, self.share.ranks
         self.transport.send(m.Attach(rank, ranks, self.transport.plan_hash, at.cursor, at.bad_files, source))
-        self.transport.send(m.Want(self._units_in_advance))
+        self.transport.send(m.Want(min(UNITS_IN_ADVANCE, self._stream.slots)))
 
-    def receive(self, timeout_s: float) -> m.Message | None:
-        """Next message, after units were taken; None after ``timeout_s``.
+    def receive(self) -> m.Message | None:
+        """Next message, after a unit was kept; None if there is none.
 
         Raises FetcherLost, and Rejected for a unit that has to be decoded again.
         """
         try:
-            message = self.transport.receive(timeout_s)
+            message = self.transport.receive(0.0)
         except FetcherLost:
             self._is_lost = True
             raise

@@ -116,7 +116,7 @@ def _outcome(lease: m.Lease, chance: float) -> m.Message:
 class Trainer:
     """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches make a step, of which it reads its share.
 
-    ``copy_chance``: that a unit's copies to the device are complete when it asks.
+    It makes so many ``batches_ahead``, also while it waits for the others.
     """
 
     name: str
@@ -126,13 +126,11 @@ class Trainer:
     microbatches: Sequence[int]
     batch: int
     units_in_advance: int
-    copy_chance: float
+    batches_ahead: int
     inbox: deque[m.Message] = field(default_factory=deque)
     outbox: deque[m.Message] = field(default_factory=deque)
-    at_barrier: bool = False
-    """The batch is complete."""
-    used_up: bool = False
-    """No data was left for the batch."""
+    made: deque[tuple[m.Cursor, bool, set[int]]] = field(default_factory=deque)
+    """Batches that are complete: where each ends, whether no data was left for it, and all units skipped up to it."""
     finished: bool = False
     attached: bool = False
     paused: int = 0
@@ -144,43 +142,47 @@ class Trainer:
         self.skipped = set(self.checkpoint.skipped)
 
     def connection_lost(self) -> None:
-        """The fetcher died. A batch that is complete will be trained all the same."""
+        """The fetcher died. The first batch that is complete will be trained all the same."""
         self.attached = False
         self.finished = False
         self.inbox.clear()
         self.outbox.clear()
+        while len(self.made) > 1:
+            self.made.pop()
 
     def act(self, rng: random.Random, memory: Memory) -> None:
-        """One step, unless it waits for the others."""
-        if self.at_barrier or self.finished:
+        """One step, unless it waits for the others and has made all that it may."""
+        if self.finished:
             return
         if not self.attached:
-            self._attach()
+            if not self.at_barrier:
+                self._attach()
         elif self.inbox and rng.random() < 0.6:
             self._receive(memory)
-        elif self._copied and rng.random() < self.copy_chance:
-            self._release(rng, memory)
-        else:
-            self._fill(memory)
+        elif len(self.made) <= self.batches_ahead and not (self.made and self.made[-1][1]):
+            self._fill(rng, memory)
+
+    @property
+    def at_barrier(self) -> bool:
+        """A batch is complete."""
+        return bool(self.made)
 
     @property
     def ready_at(self) -> tuple[m.Cursor, bool]:
         """Where the batch ends that it is ready to train, and whether no data was left for it."""
-        return self._taken, self.used_up
+        return self.made[0][:2]
 
     def is_beyond(self, ready: Trainer) -> bool:
         """It has taken more than one that is ready, for which it may wait for ever."""
         if not self.attached:
             return False
-        mine, end = self._taken, ready._taken
+        mine, end = self._taken, ready.made[0][0]
         return (mine.unit, mine.microbatch) > (end.unit, end.microbatch)
 
     def step(self) -> None:
         """The optimiser's: the batch is trained."""
-        self.trained = self._taken
-        self.skipped |= self._skipping
-        self.at_barrier = False
-        self._begin_batch()
+        self.trained, _, skipped = self.made.popleft()
+        self.skipped |= skipped
 
     def commit(self, rng: random.Random) -> None:
         """A checkpoint with what is trained is on disk."""
@@ -202,15 +204,9 @@ class Trainer:
         self._skipping: set[int] = set()
         self._arrived: deque[m.DeliveredUnit] = deque()
         self._ended = False
-        self._copied: deque[m.DeliveredUnit] = deque()
-        """Units whose copies to the device may be under way."""
+        self._filled = 0  # microbatches
         self.outbox.append(m.Attach(self.rank, self.ranks, PLAN, self.trained))
         self.outbox.append(m.Want(self.units_in_advance))
-        self._begin_batch()
-
-    def _begin_batch(self) -> None:
-        self._filled = 0  # microbatches
-        self.used_up = True
 
     def _receive(self, memory: Memory) -> None:
         match self.inbox.popleft():
@@ -218,6 +214,7 @@ class Trainer:
                 self.outbox.append(m.Reject(unit.k, "another unit"))
                 self.attached = False
                 self.inbox.clear()
+                self.made.clear()
             case m.DeliveredUnit() as unit:
                 self._arrived.append(unit)
             case m.End():
@@ -225,16 +222,11 @@ class Trainer:
             case other:
                 raise AssertionError(other)
 
-    def _release(self, rng: random.Random, memory: Memory) -> None:
-        unit = self._copied.popleft()
-        self._read(memory, unit)
-        self._send(rng, m.Release(unit.k))
-        self.outbox.append(m.Want(1))
-
-    def _fill(self, memory: Memory) -> None:
+    def _fill(self, rng: random.Random, memory: Memory) -> None:
         """Take one microbatch."""
         if self._filled == self.batch or (not self._arrived and self._ended):
-            self.at_barrier = True
+            self.made.append((self._taken, not self._filled, set(self._skipping)))
+            self._filled = 0
         elif self._arrived:
             unit, cursor = self._arrived[0], self._taken
             assert unit.k == cursor.unit, "in order, none lost and none twice"
@@ -245,14 +237,15 @@ class Trainer:
                     self._read(memory, unit)
                 number += 1
                 self._filled += 1
-                self.used_up = False
             if number < microbatches:
                 self._taken = m.Cursor(unit.block, unit.block_first_unit, unit.k, number)
                 return
             if unit.slot < 0:
                 self._skipping.add(unit.k)
             self._taken = m.Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0)
-            self._copied.append(self._arrived.popleft())
+            self._read(memory, self._arrived.popleft())  # its copies may be under way until now
+            self._send(rng, m.Release(unit.k))
+            self.outbox.append(m.Want(1))
 
     def _read(self, memory: Memory, unit: m.DeliveredUnit) -> None:
         if unit.slot >= 0:

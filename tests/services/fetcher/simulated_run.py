@@ -58,7 +58,7 @@ class SimulatedRun:
         self.microbatches = [rng.choice((0, 1, 1, 2, 7)) for _ in range(self.num_units)]
         self.poison = {k for k in range(self.num_units) if rng.random() < 0.02}
         self.batch = rng.choice((1, 1, 2, 3))
-        self.copy_chance = rng.choice((0.6, 0.6, 0.05))
+        self.batches_ahead = rng.choice((0, 0, 2))
         self.prefetch_units = rng.choice((1, 2, 4))
         self.plan_chance = rng.choice((0.1, 0.01))
         self.blocks_ahead = rng.choice((1, 1, 9))
@@ -295,7 +295,8 @@ class SimulatedRun:
             self.microbatches,
             batch=self.batch,
             units_in_advance=self._units_in_advance,
-            copy_chance=self.copy_chance,
+            batches_ahead=self.batches_ahead,
+            paused=self.rng.choice((0, 0, 0, 40)),
         )
         self.trainers[trainer.name] = trainer
         if len(self.trainers) == self.ranks:
@@ -327,10 +328,10 @@ class SimulatedRun:
             assert self.was_skipped, "all ranks make the same batch"
             for one in group:
                 one.connection_lost()
-                one.at_barrier = False
+                one.made.clear()
                 self._reconnect(one)
             return
-        used_up = trainer.used_up
+        _, used_up = trainer.ready_at
         for one in group:
             one.step()
         if used_up or self.rng.random() < 0.3:

@@ -15,8 +15,9 @@ from thread_ranks import ThreadRanks, together
 from common import messages as m
 from common.config import StreamConfig
 from common.errors import BadInputError
-from services.trainer.agreement import Agreement
+from services.trainer.agreement import Agreement, ShardShare, Turn
 from services.trainer.position import StreamPosition
+from services.trainer.ranks import Ranks
 from services.trainer.units import FedBatch
 
 PATIENCE_S = 20.0
@@ -160,6 +161,46 @@ def test_trainers_that_were_given_different_events_begin_the_batch_again_and_tra
     position = of_all[0][-1].position
     assert (position.skipped_units, position.changed_units) == ((), ())
     assert position.counters.events_trained == len(ALL_ROWS)
+
+
+class BeforeTheOthers(Ranks):
+    """A rank while the others have no batch yet."""
+
+    def gather(self, text: str) -> list[str]:
+        return [text, Turn().model_dump_json()]
+
+
+@pytest.mark.parametrize("connect", ["on a fake GPU"], indirect=True)
+def test_a_trainer_that_waits_for_the_others_holds_no_unit_unread(fetch: Fetch, connect: Connect) -> None:
+    """One that is late may need its slot: another trainer may hold the other one, further on."""
+    fetcher = fetch()
+    feed = connect(rank=0, ranks=3, agreement=Agreement(BeforeTheOthers(0, 3), lambda: False))
+    with closing(feed.stream(StreamPosition())) as waits:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while [unit.k for unit in fetcher.of(m.Release)] != [0, 1]:
+            assert next(waits) is None
+            assert time.monotonic() < deadline_s
+
+
+class CountedTurns(Agreement):
+    turns = 0
+
+    def waiting(self, taken: StreamPosition, shards: Sequence[ShardShare]) -> None:
+        self.turns += 1
+
+
+def test_the_others_get_a_turn_however_many_units_without_events_arrive(
+    fetch: Fetch, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.trainer.feed._POLL_S", 0.0)
+    fetcher = fetch(plan_of_units=epochs_of_two_units(100))
+    agreement = CountedTurns(Ranks.alone(), lambda: False)
+    looks = 0
+    with closing(connect(agreement=agreement).stream(StreamPosition())) as waits:
+        while not fetcher.dispatcher.places.has_barren_epoch:
+            assert next(waits) is None
+            looks += 1
+    assert agreement.turns == looks > 0
 
 
 def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:
