@@ -26,11 +26,11 @@ DENSITY = (0.55, 0.7)
 
 # Of each count: the limit that `make lint` holds, and the goal that the limit falls to.
 LIMITS = {
-    "product lines": (56_800, 46_000),
-    "product files": (252, 250),
-    "test lines": (52_400, 42_000),
+    "product lines": (53_800, 46_000),
+    "product files": (218, 218),
+    "test lines": (51_000, 42_000),
     "settings": (108, 108),
-    "words of pages": (45_000, 45_000),
+    "words of pages": (42_500, 42_500),
 }
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
