@@ -271,6 +271,15 @@ def start_ticks(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
+def parent_of(pid: int) -> int:
+    """Process id of a process's parent; 0 if it has ended, or its parent is the first process of all."""
+    try:
+        parent = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+    return parent if parent > 1 else 0
+
+
 def _pid_namespace() -> str:
     return Path("/proc/self/ns/pid").readlink().name
 

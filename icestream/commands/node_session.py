@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ class NodeSession:
 
     def run(self) -> int:
         """Run to the end; return the exit code. Raises IcestreamError for what a user, or another start, can mend."""
+        if self.place.launch == "none":
+            raise BadInputError("give torchrun a name of this launch, --rdzv-id: another one at each, or an engine's")
         require_shared(self.shared, self.run_dir)
         # A mistake in the settings is told before this node meets the others.
         config = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags)
@@ -117,10 +120,11 @@ class NodeSession:
             for former in (self.shared / LOCKS_FOLDER).glob(f"{RANKS_FILES}*"):
                 former.unlink(missing_ok=True)
             settings = SharedSettings(self.shared, attempt)
-            note = None
+            note, ended = None, threading.Event()
             try:
                 config = self._prepare(settings, nodes)
-                note = self._note(attempt, settings.digest(), config)
+                note = self._note(attempt, settings.digest(), config, nodes)
+                threading.Thread(target=self._meeting.beat, args=(ended,), name="beat", daemon=True).start()
                 self._meeting.gather(attempt, note)
                 exit_code, text = self._until_the_end(config, attempt, nodes)
             except StopRequested:
@@ -129,6 +133,7 @@ class NodeSession:
                 is_mistake = not isinstance(error, TryAgainError)
                 exit_code, text = USER_ERROR_EXIT_CODE if is_mistake else TRY_AGAIN_EXIT_CODE, str(error)
                 click.secho(f"Error: {text}", err=True, fg="red")
+            ended.set()
             if exit_code == USER_ERROR_EXIT_CODE:
                 settings.put_back()
             if note is not None:
@@ -139,12 +144,12 @@ class NodeSession:
 
     def _other(self, nodes: int) -> int:
         """Run another node."""
-        attempt = self._meeting.join(lambda note: self._check(note, nodes))
+        attempt = self._meeting.join(nodes, lambda note: self._check(note, nodes))
         return self._until_the_end(load_config(self.run_dir, environment={}), attempt, nodes)[0]
 
     def _spare(self, nodes: int) -> int:
         """Wait as a node for which there are no shards, until the run ends or torchrun starts all again."""
-        attempt = self._meeting.join(lambda note: None)
+        attempt = self._meeting.join(nodes, lambda note: self._check(note, nodes))
         self._say(f"a spare one: {nodes} of {self.place.nodes} nodes can share the run's shards evenly")
         return self._meeting.until_the_end(attempt).exit_code
 
@@ -218,12 +223,13 @@ class NodeSession:
         store_config(self.run_dir, config)
         return config
 
-    def _note(self, attempt: RunAttempt, settings: str, config: Config) -> NodeNote:
+    def _note(self, attempt: RunAttempt, settings: str, config: Config, used: int) -> NodeNote:
         return NodeNote(
             attempt=attempt.number,
             state="gathering",
             launch=self.place.launch,
             nodes=self.place.nodes,
+            used=used,
             host=os.uname().nodename,
             pid=os.getpid(),
             since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),

@@ -200,7 +200,7 @@ def _of_nodes(shared: Path, now_s: float) -> RunSnapshot:
     note, noted_s = first
     if holder is not None and (holder.host, holder.pid) != (note.host, note.pid):
         holder = None  # frozen, while the run went on elsewhere
-    state = _state_of_nodes(note, holder)
+    state = _state_of_nodes(note, now_s - noted_s, holder)
     trainer = _training_of_nodes(shared, state[0], now_s)
     return _snapshot(shared, state, None, None, trainer, now_s=now_s, changed_s=noted_s, nodes=note.nodes)
 
@@ -316,7 +316,7 @@ def state_of(
     return "unknown", f"the trainer's last state was {trainer.state!r}"
 
 
-def _state_of_nodes(note: NodeNote, occupant: Holder | None) -> tuple[State, str]:
+def _state_of_nodes(note: NodeNote, silent_s: float, occupant: Holder | None) -> tuple[State, str]:
     """Return the state of a run by the note of node 0, and its reason. ``occupant``: of the shared folder's lock."""
     who = f"{note}, of {note.nodes}"
     if note.state == "ended":
@@ -324,6 +324,8 @@ def _state_of_nodes(note: NodeNote, occupant: Holder | None) -> tuple[State, str
         return ends.get(note.exit_code, "failed"), note.text
     if occupant is not None and occupant.is_alive() is False:
         return "killed", f"{who}, is gone and recorded no end: it was killed, or its machine went down"
+    if silent_s > SILENT_S:
+        return "unknown", f"no sign of life for {duration(silent_s)} from {who}"
     where = f"{who}; progress: `icestream status {note.run_dir}` on {note.host}"
     return ("running" if note.state == "running" else "starting"), where
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.errors import BadInputError
-from common.locks import Holder, RunPart, holder_of, is_held_by
+from common.locks import Holder, RunPart, holder_of, is_held_by, parent_of
 from common.options import RunCommand, run_argument
 from common.paths import open_in_run
 from common.run_words import binary_words, counted, gpu_words, loss_words, restart_words, step_words, work_words
@@ -38,6 +38,7 @@ from icestream.commands.snapshot import (
     occupant,
     read_run,
     require_run_dir,
+    shared_folder_of,
 )
 
 STATUS_EXAMPLES = """\b
@@ -420,7 +421,11 @@ def ask_to_stop(run_dir: Path, part: RunPart, holder: Holder) -> None:
                 f"{run_dir}: its lock names {who}, which does not hold it: the note is of somebody else's"
                 " making, and nothing was stopped"
             )
-        if holder.send(signal.SIGTERM):
+        torchrun = parent_of(holder.pid) if is_shared_folder(run_dir) or shared_folder_of(run_dir) else 0
+        if torchrun:  # it would start the run again; it passes the signal on
+            os.kill(torchrun, signal.SIGTERM)
+            click.echo(f"asked torchrun (process {torchrun}) to stop; the other machines go on without this one")
+        elif holder.send(signal.SIGTERM):
             click.echo(f"asked {who}, to stop; Ctrl-C ends the waiting only")
     except PermissionError:
         raise BadInputError(f"{run_dir} is run by {who}, of another user: only they can stop it") from None

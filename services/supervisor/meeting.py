@@ -8,8 +8,10 @@ all have, node 0 writes that they run.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,8 +26,12 @@ NODES_FOLDER = "nodes"
 """Folder of the notes in the shared folder, by the number of the node."""
 LAUNCH_VARIABLE = "TORCHELASTIC_RUN_ID"
 """Variable that torchrun alone sets: the name of the launch."""
-MEETING_S = 1800.0
-"""Longest wait for the other nodes: the first one lists nothing meanwhile, but may read a large checkpoint."""
+MEETING_S = 180.0
+"""Longest wait for the other nodes. One that is lost while all meet is dropped by torchrun at the next start."""
+BEAT_S = 5.0
+"""Time between two changes of the note's time, while node 0 lives."""
+SILENT_S = 60.0
+"""Time without such a change after which node 0 counts as lost for those that have nothing else to tell it by."""
 _NOTE_BYTES = 16384
 """Length of the file: a note replaces the former one in place, in one piece, so that NFS never shows an old file."""
 _TEXT_LENGTH = 1000
@@ -77,6 +83,8 @@ class NodeNote(BaseModel):
     state: Literal["gathering", "running", "ended"]
     launch: str
     nodes: int
+    used: int
+    """Number of nodes, of all, that share the run's shards; the others are spare."""
     host: str
     pid: int
     since: str
@@ -116,10 +124,11 @@ class Meeting:
                 break
         self.tell(attempt, note.model_copy(update={"state": "running"}))
 
-    def join(self, check: Callable[[NodeNote], None]) -> RunAttempt:
+    def join(self, used: int, check: Callable[[NodeNote], None]) -> RunAttempt:
         """Answer node 0 and wait until it runs; return the attempt. ``check`` raises if this node doesn't fit.
 
-        Raises TryAgainError, StopRequested.
+        ``used``: nodes that share the shards, by the settings of this one. Raises BadInputError, TryAgainError,
+        StopRequested.
         """
         answered = 0
         for _ in self._turns(lambda: f"node 0 (all meet in {self.shared})"):
@@ -131,6 +140,11 @@ class Meeting:
                     raise TryAgainError(f"{note}: {note.text or 'it has ended'}")
                 break
             if note.attempt != answered and note.state == "gathering":
+                if note.used != used:
+                    raise BadInputError(
+                        f"{used} nodes can share the shards by the settings of this one, but {note.used} by those of"
+                        " node 0: give all nodes the same settings"
+                    )
                 check(note)
                 _write(self._path(self.place.node), str(note.attempt))
                 answered = note.attempt
@@ -138,12 +152,24 @@ class Meeting:
 
     def until_the_end(self, attempt: RunAttempt) -> NodeNote:
         """Wait until node 0 has ended, as a node that has nothing to do. Raises TryAgainError, StopRequested."""
+        heard_s, beat = time.monotonic(), 0.0
         for _ in self._turns(lambda: "", patience_s=float("inf")):
             attempt.check()
+            with suppress(OSError):  # the machine can't read it now
+                if beat != (beat := self._path(0).stat().st_mtime):
+                    heard_s = time.monotonic()
+            if time.monotonic() - heard_s > SILENT_S:
+                raise TryAgainError(f"node 0 has been silent for {SILENT_S:g} s")
             note = read_note(self.shared)
             if note is not None and note.attempt == attempt.number and note.state == "ended":
                 return note
         raise AssertionError("the wait has no other end")
+
+    def beat(self, ended: threading.Event) -> None:
+        """Show others that node 0 lives, until ``ended``: in a thread, so that a hanging file server blocks no more."""
+        while not ended.wait(BEAT_S):
+            with suppress(OSError):
+                os.utime(self._path(0))
 
     def tell(self, attempt: RunAttempt, note: NodeNote) -> None:
         """Replace the note of node 0. Raises TryAgainError if a later attempt has begun."""

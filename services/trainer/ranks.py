@@ -81,9 +81,11 @@ _ABORT_S = 20.0
 """Longest time that nccl may take to give up its communication with a lost rank."""
 
 
-STEP_TIMEOUT_S = 300.0
-"""Time after which a rank counts as lost while all make steps: its machine is frozen or cut off. Longer than a step, a
-validation, and the compilation of a model, which not all ranks end at the same time."""
+_COMING_S = 300.0
+"""Longest wait for a rank that was started with the others: it imports torch, from a shared disk perhaps."""
+STEP_TIMEOUT_S = 660.0
+"""Time after which a rank counts as lost while all make steps: its machine is frozen or cut off. Longer than the ten
+minutes that it may wait for its fetcher, which was lost, and than a validation, or the compilation of a model."""
 
 
 class RankLost(Exception):
@@ -117,7 +119,8 @@ class Ranks:
     def join(cls, place: RankPlace, device: torch.device, *, timeout_s: float, stopped: Callable[[], bool]) -> Ranks:
         """Join the group; waits for the other ranks.
 
-        Raises BadInputError that names the ranks missing after ``timeout_s``, StopRequested once ``stopped()`` is true.
+        Raises RankLost that names the ranks missing after ``timeout_s``, or after five minutes; StopRequested once
+        ``stopped()`` is true; BadInputError for ranks that can't belong together.
         """
         if not dist.is_available():
             raise BadInputError("this torch was built without torch.distributed, which several trainers need")
@@ -131,11 +134,12 @@ class Ranks:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         if not place.is_local:
             logger.warning(
-                "the ranks send by the interface %s: their messages are neither encrypted nor signed",
+                "the ranks send by the interface %s: their messages are neither encrypted nor signed; if other machines"
+                " can't reach it, give torchrun --local-addr",
                 os.environ.get("GLOO_SOCKET_IFNAME", "that torch chooses"),
             )
         ranks = cls(place.rank, place.size)
-        patience = _Patience(timeout_s, stopped)
+        patience = _Patience(min(timeout_s, _COMING_S), stopped)
         # In a file of the owner's: a store at a port takes what any user sends who reaches it.
         ranks._store = FileStore(place.file, place.size)
         _await_all(ranks._store, place, patience)
@@ -311,12 +315,12 @@ class _Patience:
         self._deadline_s = self._told_s + timeout_s
 
     def pause(self, missing: str) -> None:
-        """Pause between two checks. Raises StopRequested, and BadInputError that names who is missing at the end."""
+        """Pause between two checks. Raises StopRequested, and RankLost that names who is missing at the end."""
         now_s = time.monotonic()
         if self._stopped():
             raise StopRequested
         if now_s > self._deadline_s:
-            raise BadInputError(f"{missing} did not connect for {self.timeout_s:g} s; start all ranks")
+            raise RankLost(f"{missing} did not connect for {self.timeout_s:g} s")
         if now_s - self._told_s > _TELL_S:
             self._told_s = now_s
             logger.info("waiting for %s", missing)

@@ -20,7 +20,7 @@ from run_dirs import TRAINER, made_run, session
 
 from common import locks as file_lock
 from common.errors import BadInputError
-from common.locks import Holder, RunLock, RunPart
+from common.locks import Holder, RunLock, RunPart, holder_of
 from common.status import Counters, RunStatus, TrainerStatus, write_status
 from common.summary import build_summary, write_summary
 from icestream.cli import workload_of_run
@@ -29,7 +29,7 @@ from icestream.commands.checks import refuse_folder_of_nodes
 from icestream.commands.node_session import claim_run_dir, run_id
 from icestream.commands.plan import ranges
 from icestream.commands.snapshot import RunSnapshot, read_run, state_of
-from icestream.commands.status import Tails, done_share, logs, ls, render, rows_of, status, stop
+from icestream.commands.status import Tails, ask_to_stop, done_share, logs, ls, render, rows_of, status, stop
 from services.config.root import Config, store_config
 from services.supervisor.meeting import NodeNote
 from workloads.base.checkpoint import find_checkpoint
@@ -227,6 +227,7 @@ NOTE = NodeNote(
     settings="",
     build="",
     nodes=4,
+    used=4,
     host=os.uname().nodename,
     pid=os.getpid(),
     since="2026-11-26 12:00:00 UTC",
@@ -289,13 +290,19 @@ def test_a_finished_run_of_nodes_has_its_sums(tmp_path: Path) -> None:
     assert "next" not in told
 
 
-def test_nodes_that_were_killed(tmp_path: Path) -> None:
+def test_nodes_that_were_killed_or_give_no_sign_of_life(tmp_path: Path) -> None:
     shared_folder(tmp_path, state="running")
     with RunLock(tmp_path, "run", "icestream run"):
         killed = (tmp_path / "locks/run").read_text().replace('"start_ticks": ', '"start_ticks": 1')
     (tmp_path / "locks/run").write_text(killed)
     told = rows(read_run(tmp_path))
     assert told["state"].startswith("killed 0 s ago: node 0 on ")
+    assert told["next"].startswith(AGAIN)
+    (tmp_path / "locks/run").write_text("")
+    long_ago_s = time.time() - 3600
+    os.utime(tmp_path / "nodes" / "0", (long_ago_s, long_ago_s))
+    told = rows(read_run(tmp_path))
+    assert told["state"].startswith("unknown: no sign of life for 1 h from node 0 on ")
     assert told["next"].startswith(AGAIN)
 
 
@@ -503,3 +510,16 @@ def test_a_run_that_failed_while_it_stopped_gives_exit_code_1(tmp_path: Path, mo
     result = CliRunner().invoke(stop, [str(tmp_path)])
     assert result.exit_code == 1
     assert "failed" in result.output
+
+
+def test_a_node_is_stopped_by_its_torchrun_which_would_start_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_folder(tmp_path, state="running")
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    with RunLock(tmp_path, "run", "icestream run"):
+        holder = holder_of(tmp_path, "run")
+        assert holder is not None
+        ask_to_stop(tmp_path, "run", holder)
+    assert sent == [(os.getppid(), signal.SIGTERM)]

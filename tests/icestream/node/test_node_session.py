@@ -50,6 +50,7 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     assert str(result.exception) == "2 machines need --shared, a folder that all of them see"
     result = CliRunner().invoke(run, ["--shared", str(tmp_path / "shared")])
     assert "for several machines, `torchrun … -m icestream run` on each" in str(result.exception)
+    assert "give torchrun a name of this launch, --rdzv-id" in refused(tmp_path, TORCHELASTIC_RUN_ID="none")
     without = {name: value for name, value in of_torchrun().items() if name != "GROUP_RANK"}
     result = CliRunner().invoke(run, ["--run-dir", str(tmp_path / "run")], env=without)
     assert "torchrun's other variables are not: 'GROUP_RANK'" in str(result.exception)

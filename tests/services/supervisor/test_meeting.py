@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import TryAgainError
+from common.errors import BadInputError, TryAgainError
 from common.locks import RunAttempt, begin_attempt
 from common.transport import StopRequested
 from services.supervisor import meeting as module
@@ -25,7 +25,9 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def note(attempt: int, nodes: int, **changes: object) -> NodeNote:
     of_all = {"host": "gpu-a", "pid": 7, "since": "today", "run_dir": "/local", "settings": "s", "build": "b"}
-    return NodeNote(attempt=attempt, state="gathering", launch="x", nodes=nodes, **of_all).model_copy(update=changes)
+    return NodeNote(attempt=attempt, state="gathering", launch="x", nodes=nodes, used=nodes, **of_all).model_copy(
+        update=changes
+    )
 
 
 class Node(threading.Thread):
@@ -49,7 +51,7 @@ class Node(threading.Thread):
                 self.attempt = begin_attempt(self.shared)
                 self.meeting.gather(self.attempt, note(self.attempt.number, self.nodes))
             else:
-                self.attempt = self.meeting.join(lambda note: None)
+                self.attempt = self.meeting.join(self.nodes, lambda note: None)
             self.ran = True
         except (StopRequested, TryAgainError) as error:
             self.error = error
@@ -111,6 +113,40 @@ def test_an_end_of_node_0_is_told_to_those_that_wait(tmp_path: Path) -> None:
     meeting.tell(attempt, note(attempt.number, 2, state="ended", exit_code=2, text="no such file"))
     second.join(PATIENCE_S)
     assert str(second.error).endswith(": no such file")
+
+
+def test_a_node_with_other_settings_is_told_so(tmp_path: Path) -> None:
+    attempt = begin_attempt(tmp_path)
+    first = Meeting(NodePlace(0, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
+    first.tell(attempt, note(attempt.number, 2))
+    second = Meeting(NodePlace(1, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
+    with pytest.raises(BadInputError, match="1 nodes can share the shards by the settings of this one, but 2 by"):
+        second.join(1, lambda note: None)
+
+
+def test_a_spare_node_gives_up_a_node_0_that_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.5)
+    monkeypatch.setattr(module, "BEAT_S", 0.01)
+    attempt, ended = begin_attempt(tmp_path), threading.Event()
+    meeting = Meeting(NodePlace(0, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
+    meeting.tell(attempt, note(attempt.number, 2, state="running"))
+    beat = threading.Thread(target=meeting.beat, args=(ended,))
+    beat.start()
+    found: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(TryAgainError) as error:
+            meeting.until_the_end(attempt)
+        found.append(str(error.value))
+
+    spare = threading.Thread(target=wait)
+    spare.start()
+    spare.join(1.5)
+    assert spare.is_alive(), "node 0 beats"
+    ended.set()
+    spare.join(PATIENCE_S)
+    beat.join(PATIENCE_S)
+    assert found == ["node 0 has been silent for 0.5 s"]
 
 
 def test_a_spare_node_waits_for_the_end_of_its_attempt(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_rank_that_falls_silent_between_steps_is_named_by_the_other(tmp_path: 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path, rank: int) -> None:
     place = RankPlace(rank, 2, rank, 2, "", str(tmp_path / "ranks"))
-    with pytest.raises(BadInputError, match=rf"rank {1 - rank} of 2 did not connect for 0\.3 s"):
+    with pytest.raises(RankLost, match=rf"rank {1 - rank} of 2 did not connect for 0\.3 s"):
         Ranks.join(place, CPU, timeout_s=0.3, stopped=lambda: False)
     with pytest.raises(StopRequested):
         Ranks.join(place, CPU, timeout_s=PATIENCE_S, stopped=lambda: True)
