@@ -159,6 +159,8 @@ class Run:
                 *settings(*STREAM, f"trainer.own.released={self._folder / 'released'}"),
             ),
         )
+        # A shell that starts the tests in its background has them, and so the driver, ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with self._output.open("ab") as output:
             self.driver = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._machines.driver_environment
