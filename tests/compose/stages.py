@@ -76,7 +76,7 @@ def decoders_come_and_go(checkout: Path, folder: Path) -> str:
     run.mkdir(parents=True, mode=0o700)
     os.chown(run, UID, UID)
     config.write_text(_STREAM)
-    _icestream("simulate", str(data), "--events", "60000", "--files", "6", "--seed", "3")
+    _icestream("simulate", str(data), "--events", "150000", "--files", "6", "--seed", "3")
     variables = {"DATA": str(data), "CONFIG": str(config), "RUN": str(run), "DECODERS": "1"}
     project = ComposeProject(checkout, "icestream-decoders", variables)
     with _up(project):
@@ -93,7 +93,7 @@ def decoders_come_and_go(checkout: Path, folder: Path) -> str:
         project.wait_for(lambda: not project.containers("decoder") + project.containers("fetcher"), "everybody's end")
         assert [project.state(service)["State"]["ExitCode"] for service in ("trainer", "fetcher", "decoder")] == [0] * 3
         summary = json.loads((run / "summary.json").read_text())
-        assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 60_000, True)
+        assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 150_000, True)
         lines = _equal_to_a_local_run(run / "audit.jsonl", str(data), config, folder / "local")
     return f"killed at step {before}; {lines} audit lines are a local run's"
 

@@ -147,5 +147,6 @@ def test_a_mistake_is_told_once_and_ends_torchrun(nodes: Nodes) -> None:
 
 
 def files_in(nodes: Nodes) -> list[Path]:
-    """Files of the shared folder but for the rendezvous, which is torchrun's, and the lock's note."""
-    return [path for path in nodes.shared.rglob("*") if path.is_file() and path.name not in ("rendezvous", "run")]
+    """Files of the shared folder but those in which processes meet, and the lock's note."""
+    meeting = ("rendezvous", "ranks-", "run")
+    return [path for path in nodes.shared.rglob("*") if path.is_file() and not path.name.startswith(meeting)]
