@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from common.atomic_file import OWNER_ONLY, replace_file
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputError, IcestreamError, TryAgainError
@@ -46,19 +45,16 @@ from icestream.commands.checks import (
     require_plan_of_checkpoint,
     usable_nodes,
 )
-from icestream.commands.run_session import resolved_config, with_absolute_paths
+from icestream.commands.run_session import resolved_config, supervise, with_absolute_paths
 from services.config.root import Config, leaves, load_config, store_config
 from services.config.settings import make_ranges
 from services.fetcher.shared_folder import list_path
-from services.supervisor.child import FETCHER, secrets_allowed, service_command, service_of
+from services.supervisor.child import FETCHER, service_command, service_of
 from services.supervisor.meeting import Meeting, NodeNote, NodePlace
-from services.supervisor.progress import Display, RunRecord, supervisor_log
 from services.supervisor.supervisor import (
     INTERRUPTED_EXIT_CODE,
     RANKS_FILES,
-    Processes,
     SessionOutcome,
-    Supervisor,
     TrainerGroup,
 )
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, STEP_NAME, newest_step
@@ -268,41 +264,14 @@ class NodeSession:
         shards = range(node * each, (node + 1) * each) if config.stream.shards > 1 else range(0)
         of_shards = shard_words(shards, config.stream.shards)
         self._say(f"attempt {attempt.number}, {of_shards}; logs in {self.run_dir / 'logs'}, results in {self.shared}")
-        group = TrainerGroup(self.run_dir, config.local.trainers, node, nodes, self.place.address, attempt)
-        return self._finish(config, attempt, self._supervise(config, shards, group))
 
-    def _supervise(self, config: Config, shards: Sequence[int], group: TrainerGroup) -> SessionOutcome:
         def command_for(name: str) -> list[str]:
             command = service_command(name, self.run_dir, len(shards), config.trainer.model)
             is_fetcher = shards and service_of(name) == FETCHER
             return [*command, "--inventory", str(self.shared / INVENTORY_FOLDER)] if is_fetcher else command
 
-        with supervisor_log(self.run_dir) as log, Display(self.run_dir, Console()) as display:
-
-            def say(text: str) -> None:
-                log.info("%s", text)
-                display.say(text)
-
-            record = RunRecord(self.run_dir)
-
-            def watch(processes: Processes) -> None:
-                record.watch(processes)
-                display.watch(processes)
-
-            supervisor = Supervisor(
-                self.run_dir,
-                config.local,
-                command_for,
-                shards=shards,
-                group=group,
-                secrets=secrets_allowed(config),
-                watch=watch,
-                say=say,
-            )
-            outcome = supervisor.run()
-            log.info("%s, exit code %d", outcome.exit_status, outcome.exit_code)
-            record.ended(outcome)
-            return outcome
+        group = TrainerGroup(self.run_dir, config.local.trainers, node, nodes, self.place.address, attempt)
+        return self._finish(config, attempt, supervise(self.run_dir, config, command_for, shards, group))
 
     def _finish(self, config: Config, attempt: RunAttempt, outcome: SessionOutcome) -> tuple[int, str]:
         """Return exit code and reason; node 0 adds up what all nodes have trained, and writes the summary."""

@@ -35,7 +35,7 @@ from icestream.run_config import load_run_config
 from services.config.root import Config, require_named_model, store_config, unused_settings
 from services.supervisor.child import TRAINER, OutputsProcess, secrets_allowed, service_command, service_of
 from services.supervisor.progress import Display, RunRecord, supervisor_log
-from services.supervisor.supervisor import Processes, SessionOutcome, Supervisor
+from services.supervisor.supervisor import CommandFor, Processes, SessionOutcome, Supervisor, TrainerGroup
 from workloads import registry
 from workloads.base.checkpoint import newest_checkpoint
 from workloads.registry import NO_MODEL
@@ -139,7 +139,13 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool, verbo
             click.echo(shown(brought))
     click.echo(introduction(run_dir, config))
     began_s = time.time()
-    outcome = supervise(run_dir, config, new_plan=new_plan, fresh=fresh, verbose=verbose)
+
+    def command_for(name: str) -> list[str]:
+        command = service_command(name, run_dir, config.stream.shards, config.trainer.model)
+        return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
+
+    shards = range(config.stream.shards) if config.stream.shards > 1 else range(0)
+    outcome = supervise(run_dir, config, command_for, shards, take_over=fresh, verbose=verbose)
     status = read_status(run_dir, "trainer", TrainerStatus)
     trained = status is not None and status != former_status and status.state != "starting"
     if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
@@ -186,13 +192,20 @@ def introduction(run_dir: Path, config: Config) -> str:
     )
 
 
-def supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verbose: bool) -> SessionOutcome:
-    """Run the services until the end, with the display and the copies of the results."""
+def supervise(
+    run_dir: Path,
+    config: Config,
+    command_for: CommandFor,
+    shards: Sequence[int],
+    group: TrainerGroup | None = None,
+    *,
+    take_over: bool = False,
+    verbose: bool = False,
+) -> SessionOutcome:
+    """Run the services of this machine until the end, with the display and the copies of the results.
 
-    def command_for(name: str) -> list[str]:
-        command = service_command(name, run_dir, config.stream.shards, config.trainer.model)
-        return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
-
+    ``shards``, ``group``: see Supervisor. ``take_over``: another run's copies at the destination are replaced.
+    """
     secrets = secrets_allowed(config)
     with supervisor_log(run_dir) as log, Display(run_dir, Console(), verbose=verbose) as display:
 
@@ -200,7 +213,7 @@ def supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ver
             log.info("%s", text)
             display.say(text)
 
-        outputs = OutputsProcess(run_dir, config, say, take_over=fresh)
+        outputs = OutputsProcess(run_dir, config, say, take_over=take_over)
         record = RunRecord(run_dir)
 
         def watch(processes: Processes) -> None:
@@ -210,9 +223,8 @@ def supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ver
 
         outputs.start()
         try:
-            shards = range(config.stream.shards) if config.stream.shards > 1 else ()
             supervisor = Supervisor(
-                run_dir, config.local, command_for, shards=shards, secrets=secrets, watch=watch, say=say
+                run_dir, config.local, command_for, shards=shards, group=group, secrets=secrets, watch=watch, say=say
             )
             outcome = supervisor.run()
             log.info("%s, exit code %d", outcome.exit_status, outcome.exit_code)
