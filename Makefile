@@ -95,6 +95,7 @@ lint: $(VENV)/.complete  ## ruff, mypy, and what may not grow (benchmarks/size.p
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks examples
 	$(BIN)/python -m benchmarks.size
 
 # After a change of constraints.txt; uv from `pip install uv`. Torch is left out, and CUDA with it if PIP_FIND_LINKS has

@@ -34,7 +34,8 @@ class Widths:
     @classmethod
     def all(cls, width: int, noise: tuple[int, int]) -> Widths:
         """The same width everywhere."""
-        return cls(*((width, width) for _ in range(4)), noise)
+        both = (width, width)
+        return cls(both, both, both, both, noise)
 
 
 def layers(inputs: int, widths: tuple[int, ...], outputs: int, *, norm: bool) -> nn.Sequential:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.channel import Channel

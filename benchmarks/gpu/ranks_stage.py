@@ -81,9 +81,8 @@ def _rank(rank: int, store: Path, setting: Setting, events: Microbatch, sending:
 
 def _steps(rank: int, store: Path, setting: Setting, events: Microbatch) -> tuple[float, list[float]]:
     device = torch.device(setting.device)
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(str(store), RANKS), rank=rank, world_size=RANKS, timeout=_TIMEOUT
-    )
+    meeting = dist.FileStore(str(store), RANKS)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=meeting, rank=rank, world_size=RANKS, timeout=_TIMEOUT)
     half = events.num_events // RANKS
     share = events.part(rank * half, (rank + 1) * half).to(device)
     batch = Batch((share,)).among(RANKS * half, int(events.host_offsets_E1[RANKS * half]))
