@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 import resource
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -116,8 +116,7 @@ def asked_for_too_much() -> bool:
 
 def free_heap() -> None:
     """Return freed memory that the C library keeps, however fragmented: it counts against the limit."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
@@ -135,34 +134,30 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _KEPT_BYTES = 1 << 28
 
 
-def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory for the next large block; False with another C library.
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next large block; no effect with another C library.
 
     By default it maps each large block again: for large and short-lived arrays, page faults take 5 % of the time.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(
-        mallopt(option, _KEPT_BYTES) == 1 for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    )
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-MATH_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def limit_math_threads(threads: int, environment: MutableMapping[str, str] = os.environ) -> None:
+def limit_math_threads(threads: int) -> None:
     """Limit BLAS and OpenMP to ``threads`` threads, unless the user has set another number.
 
     They read the variables once, while numpy is imported: call this before.
     """
-    for name in MATH_THREADS:
-        environment.setdefault(name, str(threads))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
 
 
-def share_one_heap(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Make Arrow and numpy share glibc's heap, and glibc keep freed memory; False with another C library.
+def share_one_heap() -> None:
+    """Make Arrow and numpy share glibc's heap, and glibc keep freed memory.
 
     Arrow's own allocator takes 64 MiB at once, ten times a unit. Arrow reads its variable while it is imported: call
     this before.
     """
-    environment.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    return keep_freed_memory()
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    keep_freed_memory()

@@ -82,14 +82,13 @@ _WINDOW_S = 60.0
 class Rarely:
     """Rate limit of one kind of line: a million occurrences fill no disk, and hide no other line."""
 
-    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._level = level
         self._window_s = -_WINDOW_S
         self._lines = self._unsaid = 0
 
     def log(self, text: str, *arguments: object) -> None:
-        """Log the line, or count it."""
+        """Log the line as a warning, or count it."""
         now_s = time.monotonic()
         if now_s - self._window_s >= _WINDOW_S:
             self._window_s, self._lines = now_s, 0
@@ -100,7 +99,7 @@ class Rarely:
         if self._unsaid:
             text, arguments = f"{text} (and %d more like it)", (*arguments, self._unsaid)
             self._unsaid = 0
-        self._logger.log(self._level, text, *arguments)
+        self._logger.warning(text, *arguments)
 
 
 _SECRET_NAME = re.compile(
@@ -203,15 +202,19 @@ def is_suspended(pid: int) -> bool:
     """True if a process is stopped by a signal, frozen with its control group, or in uninterruptible sleep (a file
     system that doesn't answer): its silence is caused by the machine. False if that can't be determined."""
     try:
-        # The name, in parentheses, may contain any text: the state follows the last parenthesis.
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        if state in ("T", "t", "D"):
+        if stat_fields(pid)[0] in ("T", "t", "D"):
             return True
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         group = next((line.removeprefix("0::/") for line in groups if line.startswith("0::/")), "")
         return "frozen 1" in Path("/sys/fs/cgroup", group, "cgroup.events").read_text().splitlines()
     except (OSError, IndexError):
         return False
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Fields of a process in /proc/PID/stat from its state on, the third. Raises OSError if it has ended."""
+    # The name, in parentheses, may contain any text: the other fields follow the last parenthesis.
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 LOG_DATES = "%Y-%m-%d %H:%M:%S"
@@ -224,12 +227,7 @@ def log_format(name: str) -> str:
 
 def start_logging(name: str) -> None:
     """Log to standard error, each line with time and service, and none with a token."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format=log_format(name),
-        datefmt=LOG_DATES,
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=log_format(name), datefmt=LOG_DATES)
     redact_everything()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,7 +72,7 @@ class ContentReader:
     def __init__(self, workload: EventSchema) -> None:
         self._workload = workload
         self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload)}
-        self._kinds: OrderedDict[str, FileKind] = OrderedDict()
+        self._known_kind = lru_cache(maxsize=_KNOWN_FILES)(_kind_of)
         self._own_faults = OwnFaults()
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
@@ -99,14 +99,10 @@ class ContentReader:
     def _kind(self, part: Part) -> FileKind:
         if not part.path:  # the file is gone: each reader reports it
             return "Parquet"
-        if part.path not in self._kinds:
-            try:
-                self._kinds[part.path] = _kind_of(Path(part.path))
-            except BadFileError as error:
-                raise BadRowsError(f"{part.name}: {error}") from None
-            if len(self._kinds) > _KNOWN_FILES:
-                self._kinds.popitem(last=False)
-        return self._kinds[part.path]
+        try:
+            return self._known_kind(Path(part.path))
+        except BadFileError as error:
+            raise BadRowsError(f"{part.name}: {error}") from None
 
     def _reader(self, kind: FileKind, name: str) -> Reader:
         if kind not in self._readers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -14,7 +13,7 @@ import aiohttp
 
 from common.errors import TransientError
 from common.pelican.answers import Attempt
-from common.pelican.client import TIMEOUT_S, Federation, OnProgress, Sources, expand, open_session
+from common.pelican.client import TIMEOUT_S, Federation, OnProgress, expand, open_session
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens import FoundTokens
 from common.pelican.transfers import download
@@ -44,8 +43,6 @@ class PelicanThread:
         direct: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.failures: Counter[str] = Counter()
-        """Failed attempts by server."""
         self.bytes_received = 0
         self._config = config
         self._make_tokens = make_tokens
@@ -73,11 +70,6 @@ class PelicanThread:
         """Download a file (see transfers.download()). Blocks until the download has had its turn and ended."""
         place = PelicanUrl.parse(url)
         return self._call(self._download(place, part, size_bytes, checksum))
-
-    def sources(self, url: str) -> Sources:
-        """Answer of the director for an address."""
-        place = PelicanUrl.parse(url)
-        return self._call(self._federation(place.federation).sources(place.path, fresh=True))
 
     def run(self, make: Callable[[Federation], Coroutine[Any, Any, T]], url: str) -> T:
         """Result of ``make`` for the federation of an address, run on the loop."""
@@ -127,13 +119,11 @@ class PelicanThread:
             self._running += 1
             try:
                 federation = self._federation(place.federation)
-                attempts = await download(
+                return await download(
                     federation, place.path, part, size_bytes=size_bytes, checksum=checksum, received=self._received
                 )
             finally:
                 self._running -= 1
-        self.failures.update(attempt.server for attempt in attempts[:-1])
-        return attempts
 
     def _received(self, num_bytes: int) -> None:
         self.bytes_received += num_bytes
