@@ -148,10 +148,7 @@ def _version(compiler: str) -> bytes:
 
 def _processor() -> bytes:
     """Description of the processor, for -march=native: machines with different ones may share a home directory."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = list(os.uname())
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return "\n".join(line for line in lines if not line.startswith(("cpu MHz", "bogomips", "processor"))).encode()
 
 

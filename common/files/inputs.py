@@ -163,13 +163,9 @@ def _nothing_found(text: str) -> NothingFound:
         return NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
     if not glob.has_magic(text):
         return NothingFound(f"{text}: no such file or directory")
-    plain = [str(folder) for folder in path.parents if not glob.has_magic(str(folder))]
-    existing = next((folder for folder in plain if Path(folder).is_dir()), "/")
-    if existing != plain[0]:
-        return NothingFound(f"{text}: no file matches this glob (folder {plain[0]} does not exist)")
-    deeper = next(files_below(Path(existing)), None)
-    hint = f"; for the files below it: {existing}" if deeper else ""
-    return NothingFound(f"{text}: no file matches this glob (folder {existing} exists{hint})")
+    folder = next(folder for folder in path.parents if not glob.has_magic(str(folder)))
+    exists = "exists" if folder.is_dir() else "does not exist"
+    return NothingFound(f"{text}: no file matches this glob (folder {folder} {exists})")
 
 
 def _expand_local(text: str, identities: dict[str, Identity]) -> list[SourceFile]:

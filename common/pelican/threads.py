@@ -44,12 +44,13 @@ class PelicanThread:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.bytes_received = 0
+        self.running = 0
+        """Number of running downloads."""
         self._config = config
         self._make_tokens = make_tokens
         self._direct = direct
         self._timeout_s = timeout_s
         self._room = asyncio.Semaphore(transfers)
-        self._running = 0
         self._closed = False
         self._federations: dict[str, Federation] = {}
         self._loop = asyncio.new_event_loop()
@@ -74,11 +75,6 @@ class PelicanThread:
     def run(self, make: Callable[[Federation], Coroutine[Any, Any, T]], url: str) -> T:
         """Result of ``make`` for the federation of an address, run on the loop."""
         return self._call(make(self._federation(PelicanUrl.parse(url).federation)))
-
-    @property
-    def running(self) -> int:
-        """Number of running downloads."""
-        return self._running
 
     @property
     def token_expires_s(self) -> float | None:
@@ -116,14 +112,14 @@ class PelicanThread:
 
     async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> tuple[Attempt, ...]:
         async with self._room:
-            self._running += 1
+            self.running += 1
             try:
                 federation = self._federation(place.federation)
                 return await download(
                     federation, place.path, part, size_bytes=size_bytes, checksum=checksum, received=self._received
                 )
             finally:
-                self._running -= 1
+                self.running -= 1
 
     def _received(self, num_bytes: int) -> None:
         self.bytes_received += num_bytes

@@ -179,13 +179,12 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 class TokenClaims:
     """Issuer, scopes and expiry of a token, read without checking its signature, which is the servers' task.
 
-    The subject is not read. Times are seconds since 1970; None: not stated.
+    The subject is not read. ``expires_s``: seconds since 1970; None: not stated.
     """
 
     issuer: str = ""
     scopes: frozenset[Scope] | None = None
     audience: tuple[str, ...] = ()
-    not_before_s: float | None = None
     expires_s: float | None = None
 
     def is_valid(self, now_s: float) -> bool:
@@ -200,15 +199,12 @@ class TokenClaims:
             scopes = shown(" ".join(map(str, sorted(self.scopes))) or "no storage scope")
         audience = "any server" if is_any_audience(self.audience) else shown(" ".join(self.audience), 200)
         issuer = f", by {shown(self.issuer, 200)}" if self.issuer else ""
-        return f"{scopes}; for {audience}{issuer}; {self._end(now_s)}"
-
-    def _end(self, now_s: float) -> str:
-        if self.not_before_s is not None and self.not_before_s > now_s + 1:
-            return f"valid only in {duration(self.not_before_s - now_s)} (is the clock right?)"
         if self.expires_s is None:
-            return "end unknown"
-        left_s = self.expires_s - now_s
-        return f"expires in {duration(left_s)}" if left_s > 0 else f"expired {duration(-left_s)} ago"
+            end = "end unknown"
+        else:
+            left_s = self.expires_s - now_s
+            end = f"expires in {duration(left_s)}" if left_s > 0 else f"expired {duration(-left_s)} ago"
+        return f"{scopes}; for {audience}{issuer}; {end}"
 
 
 def what_is_wrong(text: str) -> str | None:
@@ -241,7 +237,6 @@ def read_claims(token: str) -> TokenClaims:
         issuer=issuer if isinstance(issuer := payload.get("iss"), str) else "",
         scopes=parse_scopes(scope) if isinstance(scope, str) else frozenset(),
         audience=tuple(str(name) for name in (audience if isinstance(audience, list) else [audience]) if name),
-        not_before_s=finite(payload.get("nbf")),
         expires_s=finite(payload.get("exp")),
     )
 

@@ -94,7 +94,7 @@ def test_a_forked_process_does_not_close_the_descriptor_that_its_parent_kept_in_
 
 
 def test_a_rate_forgets_what_is_older_than_its_window() -> None:
-    rate = Rate(window_s=5.0)
+    rate = Rate()
     values = [rate.update(float(s), 1000.0 * min(s, 3)) for s in range(12)]
     assert values[3] == pytest.approx(1000.0)
     assert values[6] == pytest.approx(400.0)  # 5 s back it stood at 1000, now at 3000
@@ -102,7 +102,7 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
 
 
 def test_a_hop_adds_up_its_waits_and_means_its_occupancy_over_time() -> None:
-    meter = HopMeter(window_s=10.0)
+    meter = HopMeter()
     meter.hop(0.0)
     meter.add(1.0, put=1.0, occupancy=1.0)
     meter.add(3.0, get=0.5, occupancy=0.25)

@@ -119,17 +119,6 @@ def test_a_file_with_times_is_read_as_the_configuration_names_it(tmp_path: Path)
     reader.close()
 
 
-def test_a_file_with_times_that_nobody_named_is_refused_with_what_to_set(tmp_path: Path, reader: Hdf5Reader) -> None:
-    timed = [replace(e, primary=(*e.primary[:3], 99.0, e.primary[3])) for e in make_events([2, 0, 3])]
-    path = write_hdf5(tmp_path / "f.h5", timed)
-    expected = (
-        "behind the 2 ids, primary has lists of 5 numbers; expected 4 (energy_gev, zenith_rad, mass_a, depth_m). "
-        "Give --set 'source.fields.primary=[the names of the 5 numbers, in order]'"
-    )
-    with pytest.raises(BadRowsError, match=re.escape(expected)):
-        reader.read([part_of(path, timed)])
-
-
 GOOD = [make_event(number, number % 3) for number in range(12)]
 FIRST = 4
 """Row with which a part of them begins."""

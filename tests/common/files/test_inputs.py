@@ -68,17 +68,6 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> Non
     assert names(listed([str(tmp_path / "a[1].parquet")]), tmp_path) == [("a[1].parquet", 0)]
 
 
-def test_a_relative_path_is_made_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    for text in ("a.parquet", f"file://{folder}/a.parquet"):
-        assert listed([text]) == [SourceFile(str(folder / "a.parquet"), 1)]
-
-
-def test_every_file_comes_once_in_the_order_of_the_inputs(folder: Path) -> None:
-    found = listed([str(folder / "sub"), str(folder / "b.parquet"), str(folder), f"file://{folder}/b.parquet"])
-    assert [name for name, _ in names(found, folder)] == ["sub/c.parquet", "b.parquet", "a.parquet"]
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -50,23 +50,6 @@ def test_slant_depths_are_vertical_in_the_slot_and_as_they_were_among_the_outlie
     assert aside[3] == slant_m[2], "an outlier file is an input like the one that it comes from"
 
 
-def with_nulls() -> list[Event]:
-    """No primary; no list of particles; one particle of three null; whole."""
-    events = make_events([2, 2, 3, 1])
-    events[0] = Event(0, 0, None, events[0].muons)  # type: ignore[arg-type]
-    events[1] = Event(1, 1, events[1].primary, None)  # type: ignore[arg-type]
-    events[2] = Event(2, 2, events[2].primary, (events[2].muons[0], None, events[2].muons[2]))  # type: ignore[arg-type]
-    return events
-
-
-def test_nulls_are_a_named_error_by_default(tmp_path: Path) -> None:
-    ((_, layout, tally, _),) = decoded(write_events(tmp_path / "f.parquet", with_nulls()), tmp_path, STREAM)
-    assert (layout.events, tally.quarantined) == (0, 4)
-    assert "3 of its 4 events are invalid" in tally.bad[0].reason
-    assert "column 'primary': expected none (source.nulls = " in tally.bad[0].reason
-    assert "row 0 of the file: the value is null" in tally.bad[0].reason
-
-
 def test_files_of_different_layouts_make_one_unit(tmp_path: Path) -> None:
     stream = STREAM.model_copy(update={"max_particles_per_event": 5})
     first, second, third = (make_events([1, 7, 2], first=10 * i) for i in range(3))

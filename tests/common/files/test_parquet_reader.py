@@ -31,16 +31,6 @@ def part_of(path: Path, rows: int, *, row_group: int = 0, first_row: int = 0) ->
     return Part(0, str(path), row_group, first_row, rows, 1 << 20, 0)
 
 
-@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
-@pytest.mark.parametrize("number", [pa.float32(), pa.float64()])
-def test_rows_are_what_a_loop_over_them_gives(
-    tmp_path: Path, reader: ParquetReader, list_of: object, number: pa.DataType
-) -> None:
-    events = make_events([3, 0, 1, 7, 0, 0, 2])
-    pq.write_table(make_table(events, list_of=list_of, number=number), tmp_path / "f.parquet")  # type: ignore[arg-type]
-    assert_rows(reader.read([part_of(tmp_path / "f.parquet", 7)]), events)
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.data())
 def test_any_part_of_a_row_group_is_those_rows(

@@ -313,18 +313,6 @@ def test_a_refused_token_gives_way_to_each_other_one_once(
     assert source.current() == third
 
 
-def test_an_opaque_token_is_used_until_it_is_refused(environment: dict[str, str], clock: Clock, tmp_path: Path) -> None:
-    path = token_file(tmp_path / "token", "opaque-1")
-    source = a_source(environment, clock, file=path, federation="osg-htc.org")
-    clock.now_s += 1e9
-    assert source.current() == "opaque-1"
-    assert not source.refused("opaque-1")
-    token_file(path, "opaque-2")
-    assert source.refused("opaque-1")
-    assert source.current() == "opaque-2"
-    assert source.not_covered() == ""
-
-
 def test_condors_only_or_first_token_is_taken_where_none_is_called_scitokens(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
