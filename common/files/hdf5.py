@@ -74,11 +74,10 @@ class Table:
         """Number of rows N."""
         return self.shape[0]
 
-    def read(self, first: int, num: int, out: Array | None = None) -> Array:
-        """Rows ``first`` to ``first + num``, into ``out`` if given. Raises MachineError, BadFileError."""
+    def read(self, first: int, num: int) -> Array:
+        """Rows ``first`` to ``first + num``. Raises MachineError, BadFileError."""
         shape = (num, *self.shape[1:])
-        if out is None:
-            out = np.empty(shape, self.dtype)
+        out = np.empty(shape, self.dtype)
         if not num:
             return out
         with hdf5_errors(f"dataset {self.name!r} can't be read"):

@@ -146,7 +146,7 @@ TRANSPORT_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueErr
 # -------------------------------------------------------------- the client
 
 
-def open_session() -> aiohttp.ClientSession:
+async def open_session() -> aiohttp.ClientSession:
     """Return an HTTP session that trusts the same authorities as OpenSSL, SSL_CERT_FILE and SSL_CERT_DIR included."""
     connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context())
     return aiohttp.ClientSession(

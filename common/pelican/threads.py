@@ -9,8 +9,6 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, TypeVar
 
-import aiohttp
-
 from common.errors import TransientError
 from common.pelican.answers import Attempt
 from common.pelican.client import TIMEOUT_S, Federation, OnProgress, expand, open_session
@@ -56,7 +54,7 @@ class PelicanThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pelican", daemon=True)
         self._thread.start()
-        self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._session = asyncio.run_coroutine_threadsafe(open_session(), self._loop).result()
 
     def expand(
         self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
@@ -94,9 +92,6 @@ class PelicanThread:
         self._loop.close()
 
     # -------------------------------------------------------------- on the loop
-
-    async def _open(self) -> aiohttp.ClientSession:
-        return open_session()
 
     async def _end(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -115,10 +115,11 @@ def needs(inputs: Iterable[str], outputs: Iterable[str] = (), *, storage_prefix:
 
 def reduced(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
     """Same permissions without scopes contained in another of the same permission, in order."""
-    kept: set[Scope] = set()
-    for scope in sorted(set(scopes), key=lambda scope: (len(scope.path), scope)):
-        if not any(Scope(scope.permission, parent) in kept for parent in _parents(scope.path)):
-            kept.add(scope)
+    kept: list[Scope] = []
+    # By the parts of the path: what lies below a directory follows it at once.
+    for scope in sorted(set(scopes), key=lambda scope: (scope.permission, scope.path.split("/"))):
+        if not (kept and kept[-1].permission == scope.permission and kept[-1].covers(scope)):
+            kept.append(scope)
     return tuple(sorted(kept))
 
 
@@ -153,16 +154,6 @@ def _is_range(name: str) -> bool:
     """True for a range such as ``0000000-0000999``, but not the month ``2025-01``."""
     match = _RANGE.fullmatch(name)
     return match is not None and int(match[1]) < int(match[2])
-
-
-def _parents(path: str) -> Iterable[str]:
-    """Return the directories above a path, ``/`` first."""
-    if path == "/":
-        return
-    yield "/"
-    parts = path.split("/")[1:]
-    for depth in range(1, len(parts)):
-        yield "/" + "/".join(parts[:depth])
 
 
 # -------------------------------------------------------------- claims
