@@ -37,14 +37,6 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         PelicanUrl.parse(text)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_are_literal_in_addresses(name: str) -> None:
-    url = PelicanUrl.parse(f"pelican://host/d/{name}")
-    assert url.path == f"/d/{name}"
-    assert PelicanUrl.parse(str(url)) == url
-    assert str(PelicanUrl("host", "/elsewhere").at(url.path)) == str(url)
-
-
 def go_escaped(path: str) -> str:
     """As Go's url.URL.EscapedPath: it leaves more as it is than we do."""
     kept = "-_.~$&+,/:;=@"

