@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formatter that redacts the whole text of a record of any logger, its traceback included."""
+    """Formatter of a service's log: time and service in each line, and no secret in it, its traceback included."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__(f"%(asctime)s {service} %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         return _shown(super().format(record))
@@ -41,16 +44,6 @@ class RedactingRecord(logging.LogRecord):
 
     def getMessage(self) -> str:
         return _shown(super().getMessage())
-
-
-def redact_everything() -> None:
-    """Make every log record and every traceback of this process pass through `without_secrets`."""
-    logging.setLogRecordFactory(RedactingRecord)
-    for handler in logging.getLogger().handlers:
-        if not isinstance(handler.formatter, RedactingFormatter):
-            old = handler.formatter
-            handler.setFormatter(RedactingFormatter(old._fmt, old.datefmt) if old else RedactingFormatter())
-    redact_tracebacks()
 
 
 def redact_tracebacks() -> None:
@@ -217,18 +210,13 @@ def stat_fields(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
-LOG_DATES = "%Y-%m-%d %H:%M:%S"
-
-
-def log_format(name: str) -> str:
-    """Format of a log line of the service ``name``."""
-    return f"%(asctime)s {name} %(levelname)s %(message)s"
-
-
-def start_logging(name: str) -> None:
-    """Log to standard error, each line with time and service, and none with a token."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=log_format(name), datefmt=LOG_DATES)
-    redact_everything()
+def start_logging(service: str) -> None:
+    """Log to standard error; no record of any logger and no traceback of this process shows a secret."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(RedactingFormatter(service))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.setLogRecordFactory(RedactingRecord)
+    redact_tracebacks()
 
 
 def tell_thread_errors() -> None:

@@ -22,7 +22,7 @@ OUTLIER_FOLDER = "outliers"
 INVALID_FOLDER = "invalid"
 HOPS = ("staged", "leases", "slots", "batches")
 """Hops of the data flow: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
-services/fetcher/hops.py and services/trainer/units.py define the measurements."""
+services/fetcher/monitor.py and services/trainer/units.py define the measurements."""
 STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 """Reasons that the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
 
