@@ -16,14 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from common.atomic_file import Publishing
+from common.atomic_file import OWNER_ONLY, Publishing
 from common.errors import BadInputError, IcestreamError, TryAgainError
 from common.paths import open_in_run
 from common.process import stat_fields
 
 logger = logging.getLogger(__name__)
 
-MODE = 0o600
 LOCKS_FOLDER = "locks"
 """Folder of locks in a run directory. Never deleted, not by --fresh either: a lock's file must stay the same one."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -47,7 +46,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
     Raises FileNotFoundError if its folder is gone, OSError (see NO_LOCKS) where the file system has no locks.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, OWNER_ONLY)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if _is_the_file(descriptor, path):

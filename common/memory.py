@@ -81,7 +81,6 @@ def _left_in(folder: Path, files: _Files) -> int | None:
 
 
 _MARGIN_BYTES = 1 << 20
-MIB = 1 << 20
 
 _limit_bytes: int | None = None
 """Limit on all private memory, in bytes."""
@@ -122,7 +121,7 @@ def free_heap() -> None:
 
 def too_much() -> str:
     """Refused amount, for a message: "more than 768 MiB of memory"."""
-    return f"more than {_extra_bytes // MIB} MiB of memory"
+    return f"more than {_extra_bytes >> 20} MiB of memory"
 
 
 def _private_bytes() -> int:

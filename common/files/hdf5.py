@@ -31,7 +31,7 @@ from common.files.local import BadFileError, check_largest
 from common.files.parquet.columns import lists_of
 from common.files.parquet.footer import MOST_ROW_GROUPS, fields_problem
 from common.files.parquet.reader import to_rows
-from common.files.rows import BadRowsError, Beat, RaggedRows, Room, counts_of_kept, offsets_of
+from common.files.rows import BadRowsError, Beat, Bool, Int64, RaggedRows, Room, counts_of_kept, offsets_of
 from common.messages import Part
 from common.paths import open_file
 from common.plan import Footer, RowGroup, SlotCapacity, cut_spans
@@ -355,8 +355,6 @@ _MOST_ROWS = 65_536
 _GROUPS_A_UNIT = 4
 
 _OPEN_FILES = 16
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 def read_hdf5_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:

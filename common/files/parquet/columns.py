@@ -12,18 +12,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import BadInputError
-from common.files.rows import BadList, BadNumber
+from common.files.rows import BadList, BadNumber, Bool, Int64
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "float"}
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -38,7 +38,9 @@ from common.files.rows import (
     BadNumber,
     BadRowsError,
     Beat,
+    Bool,
     BrokenRule,
+    Int64,
     RaggedRows,
     Room,
     checked,
@@ -55,9 +57,7 @@ from common.unit_arrays import Array
 _ID_BITS = 63
 """Bits of a made id: it fits signed and unsigned columns."""
 
-Int64 = npt.NDArray[np.int64]
 
-Bool = npt.NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.generic)
 _NO_NULL = 'none (source.nulls = "empty" would count it as empty)'
 _FEW_ROWS = 64
@@ -154,14 +154,14 @@ def to_rows(batch: pa.RecordBatch, workload: EventSchema, large_above: int, room
 
     Columns of particles that several columns of the file fill are in ``room``, the others in Arrow's buffers.
     """
-    mark, places, broken = room.mark(), np.arange(batch.num_rows), list[BrokenRule]()
+    filled, places, broken = dict(room.filled), np.arange(batch.num_rows), list[BrokenRule]()
     while True:  # once for a good batch, and once more for each rule of the columns that an event breaks
         try:
             rows = _converted(batch if not broken else batch.take(pa.array(places)), workload, large_above, room)
         except _BadEvents as error:
             broken.append(error.broken.at(places))
             places = np.delete(places, error.broken.rows)
-            room.free_from(mark)
+            room.filled = dict(filled)
         else:
             break
     rows = _at_their_places(rows, places, batch.num_rows, broken) if broken else rows
