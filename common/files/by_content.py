@@ -31,19 +31,15 @@ def read_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacit
     """Row groups of the file. Raises BadFileError that names the file's fault, MachineError."""
     for _ in range(2):  # a momentary shortage of memory is no fault of the file
         try:
-            return _read(path, workload, stream, capacity)
+            if _kind_of(path) == "HDF5":
+                from common.files.hdf5 import read_hdf5_footer  # h5py: most runs never need it
+
+                return read_hdf5_footer(path, workload, stream, capacity)
+            return read_parquet_footer(path, workload, stream, capacity)
         except MachineError as error:
             if error.number != errno.ENOMEM or not asked_for_too_much():
                 raise
     raise BadFileError(f"it needs {too_much()} to inspect")
-
-
-def _read(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
-    if _kind_of(path) == "HDF5":
-        from common.files.hdf5 import read_hdf5_footer  # h5py: most runs never need it
-
-        return read_hdf5_footer(path, workload, stream, capacity)
-    return read_parquet_footer(path, workload, stream, capacity)
 
 
 def start_arrow() -> None:

@@ -103,7 +103,8 @@ class Tables:
 
     def check_size(self) -> None:
         """Raise BadFileError if the file was truncated since it was opened: HDF5 reads missing bytes as zeros."""
-        size_bytes = _size_bytes(self.descriptor, self.path)
+        with hdf5_errors("its size can't be determined", self.path):
+            size_bytes = os.fstat(self.descriptor).st_size
         if size_bytes < self.size_bytes:
             raise BadFileError(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
 
@@ -121,7 +122,7 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
     try:
         with hdf5_errors("its size can't be determined", path):
             descriptor = file.id.get_vfd_handle()
-        size_bytes = _size_bytes(descriptor, path)
+            size_bytes = os.fstat(descriptor).st_size
         counts = _open(file, layout.counts, "iu", 1)
         events = _open(file, layout.events, "f", 2)
         particles = _open(file, layout.particles, "f", 2)
@@ -166,28 +167,18 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _size_bytes(descriptor: int, path: Path) -> int:
-    with hdf5_errors("its size can't be determined", path):
-        return os.fstat(descriptor).st_size
-
-
 @contextmanager
 def hdf5_errors(what: str, path: str | os.PathLike[str] = "HDF5") -> Iterator[None]:
     """Errors of HDF5 and h5py, turned into MachineError or BadFileError."""
     try:
         yield
     except LIBRARY_ERRORS as error:
-        number = getattr(error, "errno", None) or _errno_in(str(error))
+        number = getattr(error, "errno", None)
+        if not number:  # HDF5 gives the kernel's error in its text only
+            found = re.search(r"errno = (\d+)", str(error))
+            number = errno.ENOMEM if _NO_MEMORY.search(str(error)) else int(found[1]) if found else 0
         raise_if_machine(OSError(number, os.strerror(number)) if number else error, path)
         raise BadFileError(f"{what}: {one_line(error)}") from None
-
-
-def _errno_in(text: str) -> int:
-    """Errno in a message of HDF5, which gives the kernel's error in its text only."""
-    if _NO_MEMORY.search(text):
-        return errno.ENOMEM
-    found = re.search(r"errno = (\d+)", text)
-    return int(found[1]) if found else 0
 
 
 def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:

@@ -216,7 +216,10 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
     if not files:
         raise NothingFound(f"{url}: no file matches")
     for info in files:
-        yield SourceFile(fs.unstrip_protocol(info["name"]), _size_bytes(url, info))
+        size_bytes = number(str(info.get("size")))  # fsspec's clients pass on the server's value unchecked
+        if size_bytes is None:
+            raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
+        yield SourceFile(fs.unstrip_protocol(info["name"]), size_bytes)
 
 
 def _without_hidden(url: str, files: list[dict[str, Any]], walk: GlobWalk) -> list[dict[str, Any]]:
@@ -232,14 +235,6 @@ def _without_hidden(url: str, files: list[dict[str, Any]], walk: GlobWalk) -> li
 def _without_query(path: str) -> str:
     """Path without the query of an HTTP address; elsewhere `?` belongs to a glob."""
     return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
-
-
-def _size_bytes(url: str, info: dict[str, Any]) -> int:
-    """Size of a remote file, checked: fsspec's clients pass on the server's value unchecked."""
-    size_bytes = number(str(info.get("size")))
-    if size_bytes is None:
-        raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
-    return size_bytes
 
 
 @contextmanager
