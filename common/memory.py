@@ -36,7 +36,10 @@ def available_memory_bytes() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    own = _own_groups((_PROC / "self" / "cgroup").read_text())
+    own: dict[str, str] = {}  # path of this process's group by controller; version 2 has one for all, called ""
+    for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
     for line in (_PROC / "self" / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         root, mount = before.split()[3:5]
@@ -45,15 +48,6 @@ def _left_in_groups() -> Iterator[int]:
             yield from _left_from(Path(mount), root, own[""], _VERSION_2)
         elif kind == "cgroup" and "memory" in options.split(",") and "memory" in own:
             yield from _left_from(Path(mount), root, own["memory"], _VERSION_1)
-
-
-def _own_groups(text: str) -> dict[str, str]:
-    """Path of this process's group by controller; version 2 has one for all, called ""."""
-    groups = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups.update(dict.fromkeys(controllers.split(","), path))
-    return groups
 
 
 def _left_from(mount: Path, root: str, path: str, files: _Files) -> Iterator[int]:
