@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import functools
 import glob
-import http.server
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,37 +209,6 @@ def test_a_remote_input_that_is_not_there_is_named(memory: str) -> None:
     for name in ("nowhere.parquet", "nowhere-*.parquet", "sub/x?"):
         with pytest.raises(BadInputError, match=r"no such file|no file matches"):
             listed([f"{memory}/{name}"])
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def send_head(self) -> Any:
-        return self.send_error(500) if "broken" in self.path else super().send_head()
-
-
-@pytest.fixture
-def server(folder: Path) -> Iterator[str]:
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{made.server_port}"
-        made.shutdown()
-        thread.join()
-
-
-def test_a_file_behind_http_has_its_size_and_its_query_is_part_of_the_url(server: str) -> None:
-    for url in (f"{server}/b.parquet", f"{server}/b.parquet?set=1"):
-        assert listed([url]) == [SourceFile(url, 2)]
-
-
-def test_a_file_or_server_that_is_not_there_or_fails_is_named_in_one_line(server: str) -> None:
-    for url in (f"{server}/nowhere.parquet", f"{server}/broken.parquet", "http://127.0.0.1:9/x.parquet"):
-        with pytest.raises(BadInputError, match=re.escape(url)) as error:
-            listed([url])
-        assert "\n" not in str(error.value)
 
 
 def test_a_list_file_names_inputs_or_files_with_size_and_checksum(folder: Path) -> None:
