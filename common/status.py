@@ -396,11 +396,6 @@ class Rate:
         return (value - first) / (now_s - first_s) if now_s > first_s else 0.0
 
 
-def seconds_each(per_s: float) -> float:
-    """Inverse of a rate: seconds for one; 0 while the rate is 0."""
-    return 1.0 / per_s if per_s > 0.0 else 0.0
-
-
 class Shares:
     """Share of each of several named waits in the last seconds."""
 

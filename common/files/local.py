@@ -142,11 +142,6 @@ def files_below(folder: Path, hidden: list[Path] | None = None) -> Iterator[Path
             yield path
 
 
-def files_matching(pattern: Path) -> list[Path]:
-    """Paths of each_match(), sorted."""
-    return sorted(each_match(pattern))
-
-
 def each_match(pattern: Path, hidden: list[Path] | None = None) -> Iterator[Path]:
     """Yield the paths that match an absolute glob, as in `glob.glob(recursive=True)`, each once; for a directory named
     like a data file, the data in it. ``hidden``: as for files_below(). Raises TransientError.

@@ -17,7 +17,7 @@ import pytest
 from common.errors import BadInputError, TransientError
 from common.files import local as listing
 from common.files.inputs import NOT_UTF8, expand
-from common.files.local import files_matching, named_inputs
+from common.files.local import each_match, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SourceFile
 from services.config.root import Config
@@ -126,7 +126,7 @@ def test_a_glob_matches_what_python_s_glob_matches(folder: Path, pattern: str) -
     (folder / ".hidden/h.parquet").touch()
     (folder / "linked").symlink_to("deep")
     expected = {Path(name) for name in glob.glob(f"{folder}/{pattern}", recursive=True) if not Path(name).is_dir()}  # noqa: PTH207
-    assert set(files_matching(folder / pattern)) == expected
+    assert set(each_match(folder / pattern)) == expected
 
 
 @pytest.mark.parametrize("pattern", ["", "**/*.parquet", "sub/c.parquet", "*/c.parquet"])
