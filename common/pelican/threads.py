@@ -62,7 +62,7 @@ class PelicanThread:
         """URL and size of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
         place = PelicanUrl.parse(url)
         found = self._call(expand(self._federation(place.federation), place.path, suffixes, on_progress))
-        federation = str(place.at(""))  # once: there may be millions
+        federation = f"pelican://{place.federation}"
         return [(federation + path, size_bytes) for path, size_bytes in found]
 
     def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> tuple[Attempt, ...]:
