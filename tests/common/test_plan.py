@@ -129,16 +129,6 @@ def big(unit_events: int, **limits: object) -> StreamConfig:
     return StreamConfig.model_validate({"unit_events": unit_events, "slot_mib": 8, **limits})
 
 
-def unit_rows(files: list[list[int]], stream: StreamConfig) -> list[int]:
-    """Rows of each unit of a block, given those of the row groups of its files."""
-    capacity = SlotCapacity(MUONS, stream)
-    staged = [
-        StagedFile(number, f"f{number}", Footer(tuple(RowGroup(rows, 0) for rows in of_file)))
-        for number, of_file in enumerate(files)
-    ]
-    return [unit.rows for unit in plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=1)]
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(st.integers(1, 30), max_size=12), max_size=6), st.integers(60, 400), st.booleans())
 def test_no_unit_is_smaller_or_larger_than_the_equal_part_by_more_than_a_row_group(
@@ -146,7 +136,10 @@ def test_no_unit_is_smaller_or_larger_than_the_equal_part_by_more_than_a_row_gro
 ) -> None:
     rows = [rows for of_file in files for rows in of_file]
     assume(rows)
-    found = unit_rows(files, big(unit_events, shuffle=shuffle))
+    stream = big(unit_events, shuffle=shuffle)
+    staged = [StagedFile(i, f"f{i}", Footer(tuple(RowGroup(n, 0) for n in of_file))) for i, of_file in enumerate(files)]
+    units = plan_block(0, 0, 0, staged, capacity=SlotCapacity(MUONS, stream), stream=stream, seed=1)
+    found = [unit.rows for unit in units]
     num_units = -(-sum(rows) // unit_events)
     assert sum(found) == sum(rows)
     assume(max(rows) * num_units <= sum(rows))
