@@ -81,13 +81,6 @@ GOOD = [make_event(number, 2) for number in range(12)]
 BROKEN_ROW = 9
 
 
-def broken(**fields: object) -> list[Event]:
-    """GOOD, but one event is another; the ninth row of a part that begins at row 4 is row 9 of the row group."""
-    events = list(GOOD)
-    events[BROKEN_ROW] = replace(events[BROKEN_ROW], **fields)  # type: ignore[arg-type]
-    return events
-
-
 NAN, INF = float("nan"), float("inf")
 
 
@@ -117,7 +110,8 @@ def test_one_bad_event_is_invalid_and_all_others_are_read(
     tmp_path: Path, reader: ParquetReader, fields: dict[str, object], column: str, told: str, first_row: int
 ) -> None:
     path = tmp_path / "f.parquet"
-    table = make_table(broken(**fields), number=pa.float64())
+    events = [*GOOD[:BROKEN_ROW], replace(GOOD[BROKEN_ROW], **fields), *GOOD[BROKEN_ROW + 1 :]]  # type: ignore[arg-type]
+    table = make_table(events, number=pa.float64())
     pq.write_table(table, path)
     part = part_of(path, 12 - first_row, first_row=first_row)
     [rows] = reader.read([part])
