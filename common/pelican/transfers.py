@@ -154,14 +154,14 @@ class _Transfer:
 
     async def _stream_authorised(self, server: str, sources: Sources) -> None:
         to = self._federation.recipient(sources, server, self._path)
-        headers, token = await self._federation.authorisation(sources, to)
+        headers, token = self._federation.authorisation(sources, to)
         try:
             await self._stream(server, headers)
         except _Failed as failure:
             tokens = self._federation.tokens
             if failure.kind != "denied" or tokens is None or not tokens.refused(token, to):
                 raise
-            headers, _ = await self._federation.authorisation(sources, to)
+            headers, _ = self._federation.authorisation(sources, to)
             await self._stream(server, headers)
 
     async def _stream(self, server: str, headers: dict[str, str]) -> None:
@@ -298,7 +298,7 @@ async def _origin_checksum(federation: Federation, path: str, sources: Sources) 
     """
     if not sources.collections:
         return ""
-    headers, _ = await federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
+    headers, _ = federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
     headers |= {"Want-Digest": ",".join(ORIGIN_ALGORITHMS), "Connection": "close"}
     url = sources.collections + escaped(path)
     try:
