@@ -35,15 +35,19 @@ def unknown_key(key: str, keys: Sequence[str], source: str = "") -> str:
     """Line about a key that does not exist, with the nearest that does."""
     leaves = {known.rpartition(".")[2]: known for known in keys}
     name = key.rpartition(".")[2]
-    match = difflib.get_close_matches(key, keys, n=1, cutoff=_TYPING_ERROR)
-    match = match or [leaves[m] for m in difflib.get_close_matches(name, leaves, n=1, cutoff=_TYPING_ERROR)]
-    match = match or [known for known in keys if name in known.rpartition(".")[2].split("_")]
-    match = match or difflib.get_close_matches(key, keys, n=1, cutoff=_RESEMBLANCE)
-    match = match or [leaves[m] for m in difflib.get_close_matches(name, leaves, n=1, cutoff=_RESEMBLANCE)]
-    hint = "; `icestream config --keys` lists all keys"
-    if match:
-        hint = f"; did you mean {' or '.join(map(repr, match[:_MOST_SHOWN]))}?"
-    return f"{source}{': ' if source else ''}unknown configuration key {key!r}{hint}"
+
+    def near(cutoff: float) -> list[str]:
+        whole = difflib.get_close_matches(key, keys, n=1, cutoff=cutoff)
+        return whole or [leaves[m] for m in difflib.get_close_matches(name, leaves, n=1, cutoff=cutoff)]
+
+    match = near(_TYPING_ERROR) or [known for known in keys if name in known.rpartition(".")[2].split("_")]
+    match = match or near(_RESEMBLANCE)
+    hint = (
+        f"did you mean {' or '.join(map(repr, match[:_MOST_SHOWN]))}?"
+        if match
+        else "`icestream config --keys` lists all keys"
+    )
+    return f"{source}{': ' if source else ''}unknown configuration key {key!r}; {hint}"
 
 
 def validated(

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from common.atomic_file import Publishing
+from common.atomic_file import OWNER_ONLY, Publishing
 from common.errors import BadInputError, IcestreamError, TryAgainError
 from common.paths import open_in_run
+from common.process import stat_fields
 
 logger = logging.getLogger(__name__)
 
-MODE = 0o600
 LOCKS_FOLDER = "locks"
 """Folder of locks in a run directory. Never deleted, not by --fresh either: a lock's file must stay the same one."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -46,7 +46,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
     Raises FileNotFoundError if its folder is gone, OSError (see NO_LOCKS) where the file system has no locks.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, OWNER_ONLY)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if _is_the_file(descriptor, path):
@@ -168,10 +168,7 @@ class RunLock:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            raise BadInputError(
-                f"{run_dir}: lies on a file system without locks ({error.strerror}), which keep a second host out:"
-                " mount it with them (Lustre: -o flock), or choose another --run-dir"
-            ) from None
+            raise BadInputError(_without_locks(run_dir, error, "a second host", "--run-dir")) from None
         self._descriptor = descriptor
         former, mine = _read(self._path), Holder.of_this_process(what)
         if former is not None and former.host != mine.host and former.boot_id != mine.boot_id:
@@ -264,8 +261,7 @@ def _is_open_as(descriptor: str, wanted: os.stat_result) -> bool:
 def start_ticks(pid: int) -> int:
     """Start of a process in clock ticks since boot; 0 if it has ended."""
     try:
-        # The name, in parentheses, may contain any text: the other fields follow the last parenthesis.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = stat_fields(pid)
     except OSError:
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
@@ -274,7 +270,7 @@ def start_ticks(pid: int) -> int:
 def parent_of(pid: int) -> int:
     """Process id of a process's parent; 0 if it has ended, or its parent is the first process of all."""
     try:
-        parent = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        parent = int(stat_fields(pid)[1])
     except OSError:
         return 0
     return parent if parent > 1 else 0
@@ -311,6 +307,13 @@ def _is_held(path: Path) -> bool:
     except OSError as error:
         return error.errno in NO_LOCKS
     return False
+
+
+def _without_locks(folder: Path, error: OSError, kept_out: str, option: str) -> str:
+    return (
+        f"{folder}: lies on a file system without locks ({error.strerror}), which keep {kept_out} out:"
+        f" mount it with them (Lustre: -o flock), or choose another {option}"
+    )
 
 
 def _is_the_file(descriptor: int, path: Path) -> bool:
@@ -417,10 +420,7 @@ def _locked(shared: Path, *, shared_lock: bool = False) -> Iterator[int]:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        raise IcestreamError(
-            f"{shared}: lies on a file system without locks ({error.strerror}), which keep a node of an older attempt"
-            " out: mount it with them (Lustre: -o flock), or choose another --shared"
-        ) from None
+        raise IcestreamError(_without_locks(shared, error, "a node of an older attempt", "--shared")) from None
     try:
         yield descriptor
     finally:

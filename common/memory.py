@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 import resource
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -36,7 +36,10 @@ def available_memory_bytes() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    own = _own_groups((_PROC / "self" / "cgroup").read_text())
+    own: dict[str, str] = {}  # path of this process's group by controller; version 2 has one for all, called ""
+    for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
     for line in (_PROC / "self" / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         root, mount = before.split()[3:5]
@@ -45,15 +48,6 @@ def _left_in_groups() -> Iterator[int]:
             yield from _left_from(Path(mount), root, own[""], _VERSION_2)
         elif kind == "cgroup" and "memory" in options.split(",") and "memory" in own:
             yield from _left_from(Path(mount), root, own["memory"], _VERSION_1)
-
-
-def _own_groups(text: str) -> dict[str, str]:
-    """Path of this process's group by controller; version 2 has one for all, called ""."""
-    groups = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups.update(dict.fromkeys(controllers.split(","), path))
-    return groups
 
 
 def _left_from(mount: Path, root: str, path: str, files: _Files) -> Iterator[int]:
@@ -81,7 +75,6 @@ def _left_in(folder: Path, files: _Files) -> int | None:
 
 
 _MARGIN_BYTES = 1 << 20
-MIB = 1 << 20
 
 _limit_bytes: int | None = None
 """Limit on all private memory, in bytes."""
@@ -116,14 +109,13 @@ def asked_for_too_much() -> bool:
 
 def free_heap() -> None:
     """Return freed memory that the C library keeps, however fragmented: it counts against the limit."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
 def too_much() -> str:
     """Refused amount, for a message: "more than 768 MiB of memory"."""
-    return f"more than {_extra_bytes // MIB} MiB of memory"
+    return f"more than {_extra_bytes >> 20} MiB of memory"
 
 
 def _private_bytes() -> int:
@@ -135,34 +127,30 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _KEPT_BYTES = 1 << 28
 
 
-def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory for the next large block; False with another C library.
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next large block; no effect with another C library.
 
     By default it maps each large block again: for large and short-lived arrays, page faults take 5 % of the time.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(
-        mallopt(option, _KEPT_BYTES) == 1 for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    )
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-MATH_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def limit_math_threads(threads: int, environment: MutableMapping[str, str] = os.environ) -> None:
+def limit_math_threads(threads: int) -> None:
     """Limit BLAS and OpenMP to ``threads`` threads, unless the user has set another number.
 
     They read the variables once, while numpy is imported: call this before.
     """
-    for name in MATH_THREADS:
-        environment.setdefault(name, str(threads))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
 
 
-def share_one_heap(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Make Arrow and numpy share glibc's heap, and glibc keep freed memory; False with another C library.
+def share_one_heap() -> None:
+    """Make Arrow and numpy share glibc's heap, and glibc keep freed memory.
 
     Arrow's own allocator takes 64 MiB at once, ten times a unit. Arrow reads its variable while it is imported: call
     this before.
     """
-    environment.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    return keep_freed_memory()
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    keep_freed_memory()

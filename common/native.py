@@ -64,9 +64,7 @@ class NativeLibrary:
         return self.used is not None
 
 
-def built(
-    sources: NativeSources, environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = FLAGS
-) -> ctypes.CDLL:
+def built(sources: NativeSources, environment: Mapping[str, str] = os.environ) -> ctypes.CDLL:
     """The library, from the cache or built now. Raises OSError or RuntimeError that says why there is none."""
     compiler = _compiler(environment)
     folder = _folder(environment)
@@ -75,13 +73,13 @@ def built(
         *(path.read_bytes() for path in (*sources.files, *sources.headers)),
         _version(compiler),
         _processor(),
-        " ".join(flags).encode(),
+        " ".join(FLAGS).encode(),
     ):
         key.update(hashlib.sha256(part).digest())
     path = folder / f"{sources.name}-{key.hexdigest()[:32]}.so"
     if (descriptor := _opened(path)) is None:
         started_s = time.monotonic()
-        _build([compiler, *flags, *map(str, sources.files)], path)
+        _build([compiler, *FLAGS, *map(str, sources.files)], path)
         logger.info("built %s in %.1f s", path, time.monotonic() - started_s)
         if (descriptor := _opened(path)) is None:
             raise RuntimeError(f"{path} can be changed by others")
@@ -148,10 +146,7 @@ def _version(compiler: str) -> bytes:
 
 def _processor() -> bytes:
     """Description of the processor, for -march=native: machines with different ones may share a home directory."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = list(os.uname())
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return "\n".join(line for line in lines if not line.startswith(("cpu MHz", "bogomips", "processor"))).encode()
 
 
@@ -159,18 +154,15 @@ def _build(command: list[str], path: Path) -> None:
     """Write the library at ``path``, whole or not at all: other processes may build it at the same time."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        _run([*command, "-o", str(made)])
+        command = [*command, "-o", str(made)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{command[0]} took more than {_BUILD_TIMEOUT_S:.0f} s") from None
+        if done.returncode != 0:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+            raise RuntimeError(f"{command[0]}: {reason}")
         with made.open("rb") as file:
             os.fsync(file.fileno())  # a part of a library ends the process that loads it
         made.chmod(0o700)  # whatever the umask
         made.rename(path)
-
-
-def _run(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{command[0]} took more than {_BUILD_TIMEOUT_S:.0f} s") from None
-    if done.returncode != 0:
-        reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-        raise RuntimeError(f"{command[0]}: {reason}")

@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formatter that redacts the whole text of a record of any logger, its traceback included."""
+    """Formatter of a service's log: time and service in each line, and no secret in it, its traceback included."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__(f"%(asctime)s {service} %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         return _shown(super().format(record))
@@ -41,16 +44,6 @@ class RedactingRecord(logging.LogRecord):
 
     def getMessage(self) -> str:
         return _shown(super().getMessage())
-
-
-def redact_everything() -> None:
-    """Make every log record and every traceback of this process pass through `without_secrets`."""
-    logging.setLogRecordFactory(RedactingRecord)
-    for handler in logging.getLogger().handlers:
-        if not isinstance(handler.formatter, RedactingFormatter):
-            old = handler.formatter
-            handler.setFormatter(RedactingFormatter(old._fmt, old.datefmt) if old else RedactingFormatter())
-    redact_tracebacks()
 
 
 def redact_tracebacks() -> None:
@@ -82,14 +75,13 @@ _WINDOW_S = 60.0
 class Rarely:
     """Rate limit of one kind of line: a million occurrences fill no disk, and hide no other line."""
 
-    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._level = level
         self._window_s = -_WINDOW_S
         self._lines = self._unsaid = 0
 
     def log(self, text: str, *arguments: object) -> None:
-        """Log the line, or count it."""
+        """Log the line as a warning, or count it."""
         now_s = time.monotonic()
         if now_s - self._window_s >= _WINDOW_S:
             self._window_s, self._lines = now_s, 0
@@ -100,7 +92,7 @@ class Rarely:
         if self._unsaid:
             text, arguments = f"{text} (and %d more like it)", (*arguments, self._unsaid)
             self._unsaid = 0
-        self._logger.log(self._level, text, *arguments)
+        self._logger.warning(text, *arguments)
 
 
 _SECRET_NAME = re.compile(
@@ -203,9 +195,7 @@ def is_suspended(pid: int) -> bool:
     """True if a process is stopped by a signal, frozen with its control group, or in uninterruptible sleep (a file
     system that doesn't answer): its silence is caused by the machine. False if that can't be determined."""
     try:
-        # The name, in parentheses, may contain any text: the state follows the last parenthesis.
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        if state in ("T", "t", "D"):
+        if stat_fields(pid)[0] in ("T", "t", "D"):
             return True
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         group = next((line.removeprefix("0::/") for line in groups if line.startswith("0::/")), "")
@@ -214,23 +204,19 @@ def is_suspended(pid: int) -> bool:
         return False
 
 
-LOG_DATES = "%Y-%m-%d %H:%M:%S"
+def stat_fields(pid: int) -> list[str]:
+    """Fields of a process in /proc/PID/stat from its state on, the third. Raises OSError if it has ended."""
+    # The name, in parentheses, may contain any text: the other fields follow the last parenthesis.
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
-def log_format(name: str) -> str:
-    """Format of a log line of the service ``name``."""
-    return f"%(asctime)s {name} %(levelname)s %(message)s"
-
-
-def start_logging(name: str) -> None:
-    """Log to standard error, each line with time and service, and none with a token."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format=log_format(name),
-        datefmt=LOG_DATES,
-    )
-    redact_everything()
+def start_logging(service: str) -> None:
+    """Log to standard error; no record of any logger and no traceback of this process shows a secret."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(RedactingFormatter(service))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.setLogRecordFactory(RedactingRecord)
+    redact_tracebacks()
 
 
 def tell_thread_errors() -> None:

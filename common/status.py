@@ -22,7 +22,7 @@ OUTLIER_FOLDER = "outliers"
 INVALID_FOLDER = "invalid"
 HOPS = ("staged", "leases", "slots", "batches")
 """Hops of the data flow: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
-services/fetcher/hops.py and services/trainer/units.py define the measurements."""
+services/fetcher/monitor.py and services/trainer/units.py define the measurements."""
 STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 """Reasons that the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
 
@@ -382,39 +382,29 @@ _MINUTE_S = 60.0
 
 
 class Rate:
-    """Growth rate of a counter over the last ``window_s`` seconds."""
+    """Growth rate of a counter over the last WINDOW_S seconds."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
 
     def update(self, now_s: float, value: float) -> float:
         """Record the counter and return its growth per second, 0 before the second sample."""
         self._samples.append((now_s, value))
-        while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - WINDOW_S:
             self._samples.popleft()
         first_s, first = self._samples[0]
         return (value - first) / (now_s - first_s) if now_s > first_s else 0.0
 
 
-def seconds_each(per_s: float) -> float:
-    """Inverse of a rate: seconds for one; 0 while the rate is 0."""
-    return 1.0 / per_s if per_s > 0.0 else 0.0
-
-
 class Shares:
     """Share of each of several named waits in the last seconds."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._rates: dict[str, Rate] = {}
 
     def update(self, now_s: float, seconds: Mapping[str, float]) -> dict[str, float]:
         """Record the seconds waited so far, by name, and return each as a part (0 to 1) of the last seconds."""
-        return {
-            name: self._rates.setdefault(name, Rate(self._window_s)).update(now_s, value)
-            for name, value in seconds.items()
-        }
+        return {name: self._rates.setdefault(name, Rate()).update(now_s, value) for name, value in seconds.items()}
 
 
 class LastHour:
@@ -440,11 +430,9 @@ class LastHour:
 class HopMeter:
     """Sums of the three numbers of a hop (common.status.Hop), from spans of time in which nothing changed."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._wait_put_s = 0.0
-        self._wait_get_s = 0.0
-        self._filled_s = 0.0
-        self._shares = Shares(window_s)
+    def __init__(self) -> None:
+        self._wait_put_s = self._wait_get_s = self._filled_s = 0.0
+        self._shares = Shares()
 
     def add(self, span_s: float, *, put: float = 0.0, get: float = 0.0, occupancy: float = 0.0) -> None:
         """Add a span of ``span_s`` seconds in which a part ``put`` of the producers waited, a part ``get`` of the

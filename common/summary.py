@@ -256,10 +256,14 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  {'steps':<20}{summary.steps:>16,}  (epochs begun: {summary.epochs})",
         f"  {'events/s':<20}{summary.events_per_s:>16,.1f}",
         f"  {'particles/s':<20}{summary.particles_per_s:>16,.1f}",
-        *_ceiling_lines(summary),
-        f"  restarts: {restarts or 'none'}",
-        f"  checkpoint: {summary.checkpoint or 'none'}",
     ]
+    if summary.replay_events_per_s:
+        lines += [
+            f"  {'replay ceiling':<20}{summary.replay_events_per_s:>16,.1f}  events/s; this session trained"
+            f" {summary.session_events_per_s:,.1f} after its first steps",
+            f"  {'pipeline ÷ ceiling':<20}{summary.replay_fraction:>16.2f}",
+        ]
+    lines += [f"  restarts: {restarts or 'none'}", f"  checkpoint: {summary.checkpoint or 'none'}"]
     lines += [f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]]
     if summary.num_quarantined > QUARANTINED_SHOWN:
         lines.append(f"  … and {summary.num_quarantined - QUARANTINED_SHOWN:,} more: see logs/fetcher.log")
@@ -268,16 +272,6 @@ def summary_lines(summary: Summary) -> list[str]:
     if not summary.adds_up:
         lines.append(f"  SUM IS WRONG: {summary.events_read:,} read ≠ {sum(fates.values()):,} accounted for")
     return lines
-
-
-def _ceiling_lines(summary: Summary) -> list[str]:
-    if not summary.replay_events_per_s:
-        return []
-    return [
-        f"  {'replay ceiling':<20}{summary.replay_events_per_s:>16,.1f}  events/s; this session trained"
-        f" {summary.session_events_per_s:,.1f} after its first steps",
-        f"  {'pipeline ÷ ceiling':<20}{summary.replay_fraction:>16.2f}",
-    ]
 
 
 def _rate(count: float, seconds: float) -> float:

@@ -161,8 +161,6 @@ ACCEPTS_A_POLL = 64
 
 _UNREAD_MESSAGES = 1000
 """Maximum queued messages of one peer; the kernel holds the rest. A good peer never has so many: its credit is low."""
-_PEERCRED = struct.Struct("3i")
-"""Format of SO_PEERCRED: pid, uid, gid."""
 _LAST_WORD = struct.Struct("<Q")
 """Format of a peer's last bytes before it closes in good order: its number of sent messages."""
 _WELCOME_BYTES = 4096
@@ -172,6 +170,12 @@ _LINGER_MS = 1000  # less than the server waits for last messages
 _LAST_MESSAGES_S = 2.0
 _LEAVING_POLL_S = 0.01
 _ANSWER_S = 1.0
+
+
+def _peer_of(lifeline: socket.socket) -> tuple[int, int]:
+    """Process id and user of the other side, from the kernel."""
+    credentials = struct.Struct("3i")  # with the group
+    return credentials.unpack(lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))[:2]
 
 
 class FetcherLost(Exception):
@@ -317,8 +321,7 @@ class PeerTransport:
             lifeline.settimeout(_WELCOME_S)
             try:
                 lifeline.connect(self._addresses.lifeline)
-                credentials = lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-                uid = _PEERCRED.unpack(credentials)[1]
+                _, uid = _peer_of(lifeline)
                 if uid != os.getuid():
                     lifeline.close()
                     raise BadInputError(
@@ -478,7 +481,7 @@ class ServerTransport:
             self._welcome(lifeline)
 
     def _welcome(self, lifeline: socket.socket) -> None:
-        pid, uid, _ = _PEERCRED.unpack(lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))
+        pid, uid = _peer_of(lifeline)
         if uid != os.getuid():
             self._refused.log("refused a peer of another user (uid %d)", uid)
             lifeline.close()
@@ -573,7 +576,7 @@ def _why_taken(run_dir: Path, addresses: Addresses) -> str:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lifeline:
         lifeline.settimeout(_ANSWER_S)
         lifeline.connect(addresses.lifeline)
-        uid = _PEERCRED.unpack(lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size))[1]
+        _, uid = _peer_of(lifeline)
         return running if uid == os.getuid() else f"{run_dir}: its socket's name is taken by user {uid}; {other}"
     return f"{running}, or another process has taken its socket's name; if it is none of yours, {other}"
 

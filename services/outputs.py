@@ -199,7 +199,7 @@ class FederationDestination:
         return f"{self._place.path}/{name}"
 
     def _url(self, name: str) -> str:
-        return str(self._place.at(self._path(name)))
+        return str(PelicanUrl(self._place.federation, self._path(name)))
 
 
 Destination: TypeAlias = FolderDestination | FederationDestination

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,19 +31,15 @@ def read_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacit
     """Row groups of the file. Raises BadFileError that names the file's fault, MachineError."""
     for _ in range(2):  # a momentary shortage of memory is no fault of the file
         try:
-            return _read(path, workload, stream, capacity)
+            if _kind_of(path) == "HDF5":
+                from common.files.hdf5 import read_hdf5_footer  # h5py: most runs never need it
+
+                return read_hdf5_footer(path, workload, stream, capacity)
+            return read_parquet_footer(path, workload, stream, capacity)
         except MachineError as error:
             if error.number != errno.ENOMEM or not asked_for_too_much():
                 raise
     raise BadFileError(f"it needs {too_much()} to inspect")
-
-
-def _read(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
-    if _kind_of(path) == "HDF5":
-        from common.files.hdf5 import read_hdf5_footer  # h5py: most runs never need it
-
-        return read_hdf5_footer(path, workload, stream, capacity)
-    return read_parquet_footer(path, workload, stream, capacity)
 
 
 def start_arrow() -> None:
@@ -72,7 +68,7 @@ class ContentReader:
     def __init__(self, workload: EventSchema) -> None:
         self._workload = workload
         self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload)}
-        self._kinds: OrderedDict[str, FileKind] = OrderedDict()
+        self._known_kind = lru_cache(maxsize=_KNOWN_FILES)(_kind_of)
         self._own_faults = OwnFaults()
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
@@ -99,14 +95,10 @@ class ContentReader:
     def _kind(self, part: Part) -> FileKind:
         if not part.path:  # the file is gone: each reader reports it
             return "Parquet"
-        if part.path not in self._kinds:
-            try:
-                self._kinds[part.path] = _kind_of(Path(part.path))
-            except BadFileError as error:
-                raise BadRowsError(f"{part.name}: {error}") from None
-            if len(self._kinds) > _KNOWN_FILES:
-                self._kinds.popitem(last=False)
-        return self._kinds[part.path]
+        try:
+            return self._known_kind(Path(part.path))
+        except BadFileError as error:
+            raise BadRowsError(f"{part.name}: {error}") from None
 
     def _reader(self, kind: FileKind, name: str) -> Reader:
         if kind not in self._readers:

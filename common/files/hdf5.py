@@ -1,9 +1,9 @@
 """HDF5 files of flat tables (see FlatTables in schema.py): checked, their content for the plan, and ragged rows.
 
-Every error of HDF5 becomes one of two: MachineError, or BadTables for the file. Files are untrusted: links to outside
-of the file are not followed. HDF5 protects its structures by checksums only in files of its newer formats, and reads a
-chunk that it does not find as zeros. So check_storage() runs before any number is trusted: every chunk exists once, has
-a possible size, passes all of the filters of its dataset (checksums are one), and shares no byte with another.
+Every error of HDF5 becomes one of two: MachineError, or BadFileError. Files are untrusted: links to outside of the file
+are not followed. HDF5 protects its structures by checksums only in files of its newer formats, and reads a chunk that
+it does not find as zeros. So check_storage() runs before any number is trusted: every chunk exists once, has a possible
+size, passes all of the filters of its dataset (checksums are one), and shares no byte with another.
 
 Spans of rows replace row groups, which HDF5 does not have. R rows, P particles.
 """
@@ -14,8 +14,8 @@ import errno
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from pathlib import Path
@@ -31,7 +31,7 @@ from common.files.local import BadFileError, check_largest
 from common.files.parquet.columns import lists_of
 from common.files.parquet.footer import MOST_ROW_GROUPS, fields_problem
 from common.files.parquet.reader import to_rows
-from common.files.rows import BadRowsError, Beat, RaggedRows, Room, counts_of_kept, offsets_of
+from common.files.rows import BadRowsError, Beat, Bool, Int64, RaggedRows, Room, counts_of_kept, offsets_of
 from common.messages import Part
 from common.paths import open_file
 from common.plan import Footer, RowGroup, SlotCapacity, cut_spans
@@ -59,15 +59,6 @@ _MOST_CHUNK_BYTES = MOST_CACHE_BYTES // 2
 """Maximum size of a chunk: it is decompressed as a whole, and kept while slices of it are read."""
 
 
-class BadTables(Exception):
-    """Error for a file that can't be used: the text names the dataset and the expectation, but not the file."""
-
-    def __init__(self, reason: str, rows: int = 0) -> None:
-        super().__init__(reason)
-        self.rows = rows
-        """Number of events in the file, as far as known."""
-
-
 @dataclass(frozen=True)
 class Table:
     """Dataset of numbers: (N,) or (N, width)."""
@@ -83,11 +74,10 @@ class Table:
         """Number of rows N."""
         return self.shape[0]
 
-    def read(self, first: int, num: int, out: Array | None = None) -> Array:
-        """Rows ``first`` to ``first + num``, into ``out`` if given. Raises MachineError, BadTables."""
+    def read(self, first: int, num: int) -> Array:
+        """Rows ``first`` to ``first + num``. Raises MachineError, BadFileError."""
         shape = (num, *self.shape[1:])
-        if out is None:
-            out = np.empty(shape, self.dtype)
+        out = np.empty(shape, self.dtype)
         if not num:
             return out
         with hdf5_errors(f"dataset {self.name!r} can't be read"):
@@ -112,10 +102,11 @@ class Tables:
     """Size of the file when it was opened."""
 
     def check_size(self) -> None:
-        """Raise BadTables if the file was truncated since it was opened: HDF5 reads missing bytes as zeros."""
-        size_bytes = _size_bytes(self.descriptor, self.path)
+        """Raise BadFileError if the file was truncated since it was opened: HDF5 reads missing bytes as zeros."""
+        with hdf5_errors("its size can't be determined", self.path):
+            size_bytes = os.fstat(self.descriptor).st_size
         if size_bytes < self.size_bytes:
-            raise BadTables(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
+            raise BadFileError(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
 
     def close(self) -> None:
         """Close the file."""
@@ -123,77 +114,71 @@ class Tables:
 
 
 def open_tables(path: Path, workload: EventSchema) -> Tables:
-    """Tables of the file, with the workload's columns. Raises MachineError, BadTables."""
+    """Tables of the file, with the workload's columns. Raises MachineError, BadFileError."""
     layout = workload.tables
     if layout is None:
-        raise BadTables(NO_TABLES.format(workload.name))
-    file = open_hdf5(path)
+        raise BadFileError(NO_TABLES.format(workload.name))
+    file = _open_hdf5(path)
     try:
         with hdf5_errors("its size can't be determined", path):
             descriptor = file.id.get_vfd_handle()
-        size_bytes = _size_bytes(descriptor, path)
+            size_bytes = os.fstat(descriptor).st_size
         counts = _open(file, layout.counts, "iu", 1)
         events = _open(file, layout.events, "f", 2)
         particles = _open(file, layout.particles, "f", 2)
         if events.rows != counts.rows:
-            raise BadTables(
+            raise BadFileError(
                 f"dataset {layout.events!r} has {events.rows} rows, and {layout.counts!r} has {counts.rows}; "
                 "expected one of each for every event",
                 counts.rows,
             )
-        _check_widths({layout.event_list: events, layout.particle_list: particles}, workload, counts.rows)
+        num_ids = len(layout.ids)
+        of_lists = {layout.event_list: events, layout.particle_list: particles}
+        problem = fields_problem(workload, {name: table.shape[1] - num_ids for name, table in of_lists.items()})
+        if problem:
+            raise BadFileError(f"behind the {num_ids} ids, {problem}", counts.rows)
     except BaseException:
         file.close()
         raise
     return Tables(file, events, particles, counts, path, descriptor, size_bytes)
 
 
-def open_hdf5(path: Path) -> h5py.File:
-    """The open file. Raises MachineError, BadTables."""
+def _open_hdf5(path: Path) -> h5py.File:
+    """The open file. Raises MachineError, BadFileError."""
     with hdf5_errors("truncated, or damaged", path):
         try:
             opened = open_file(path)
         except BadInputError as error:
-            raise BadTables(str(error)) from None
+            raise BadFileError(str(error)) from None
         with opened:  # HDF5 would wait for ever for a pipe that took the file's place
             name = f"/proc/self/fd/{opened.fileno()}"
             return h5py.File(name, "r", locking=False)  # no lock: the file system may be read-only
 
 
 def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
-    """Particles of each of ``num`` events. Raises MachineError, and BadTables if a count is negative."""
+    """Particles of each of ``num`` events. Raises MachineError, and BadFileError if a count is negative."""
     counts = tables.counts.read(first, num).astype(np.int64)  # larger unsigned counts become negative
     if num and counts.min() < 0:
         row = int(np.argmax(counts < 0))
-        raise BadTables(
+        raise BadFileError(
             f"dataset {tables.counts.name!r}, row {first + row}: {counts[row]} particles; expected 0 or more",
             tables.counts.rows,
         )
     return counts
 
 
-def _size_bytes(descriptor: int, path: Path) -> int:
-    with hdf5_errors("its size can't be determined", path):
-        return os.fstat(descriptor).st_size
-
-
 @contextmanager
 def hdf5_errors(what: str, path: str | os.PathLike[str] = "HDF5") -> Iterator[None]:
-    """Errors of HDF5 and h5py, turned into MachineError or BadTables (the file)."""
+    """Errors of HDF5 and h5py, turned into MachineError or BadFileError."""
     try:
         yield
     except LIBRARY_ERRORS as error:
-        number = getattr(error, "errno", None) or _errno_in(str(error))
+        number = getattr(error, "errno", None)
+        if not number:  # HDF5 gives the kernel's error in its text only
+            found = re.search(r"errno = (\d+)", str(error))
+            number = errno.ENOMEM if _NO_MEMORY.search(str(error)) else int(found[1]) if found else 0
         raise_if_machine(OSError(number, os.strerror(number)) if number else error, path)
-        raise BadTables(f"{what}: {one_line(error)}") from None
-
-
-def _errno_in(text: str) -> int:
-    """Errno in a message of HDF5, which gives the kernel's error in its text only."""
-    if _NO_MEMORY.search(text):
-        return errno.ENOMEM
-    found = re.search(r"errno = (\d+)", text)
-    return int(found[1]) if found else 0
+        raise BadFileError(f"{what}: {one_line(error)}") from None
 
 
 def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
@@ -201,21 +186,21 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         link = file.get(name, getlink=True)
         if link is None:
             there = ", ".join(repr(other) for other in list(file)[:20]) or "none"
-            raise BadTables(f"dataset {name!r} is missing; the file has {there}")
+            raise BadFileError(f"dataset {name!r} is missing; the file has {there}")
         if not isinstance(link, h5py.HardLink):
-            raise BadTables(f"{name!r} is a link to elsewhere; expected a dataset in this file")
+            raise BadFileError(f"{name!r} is a link to elsewhere; expected a dataset in this file")
         opened = file.get(name)
         if not isinstance(opened, h5py.Dataset):
-            raise BadTables(f"{name!r} is no dataset")
+            raise BadFileError(f"{name!r} is no dataset")
         properties = opened.id.get_create_plist()
         if properties.get_external_count() or properties.get_layout() == h5py.h5d.VIRTUAL:
-            raise BadTables(f"dataset {name!r} keeps its numbers in other files; expected them in this one")
+            raise BadFileError(f"dataset {name!r} keeps its numbers in other files; expected them in this one")
         dtype, kind = opened.dtype, opened.id.get_type()
         if dtype.kind not in kinds or not any(kind.equal(standard) for standard in _STANDARD_TYPES):
             expected = "float32 or float64" if kinds == "f" else "integers"
-            raise BadTables(f"dataset {name!r} has numbers of type {dtype}; expected {expected}")
+            raise BadFileError(f"dataset {name!r} has numbers of type {dtype}; expected {expected}")
         if opened.shape is None or len(opened.shape) != num_dimensions:
-            raise BadTables(f"dataset {name!r} has shape {opened.shape}; expected {num_dimensions} dimensions")
+            raise BadFileError(f"dataset {name!r} has shape {opened.shape}; expected {num_dimensions} dimensions")
         shape, dataset = tuple(opened.shape), opened.id
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
@@ -227,15 +212,6 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
     return Table(name, dataset, shape, dtype.newbyteorder("="))
 
 
-def _check_widths(tables: Mapping[str, Table], workload: EventSchema, rows: int) -> None:
-    """Raise BadTables if the lists, by file column, have other numbers than expected: one message for all."""
-    assert workload.tables is not None
-    num_ids = len(workload.tables.ids)
-    problem = fields_problem(workload, {name: table.shape[1] - num_ids for name, table in tables.items()})
-    if problem:
-        raise BadTables(f"behind the {num_ids} ids, {problem}", rows)
-
-
 @dataclass(frozen=True, slots=True)
 class _Extent:
     start: int
@@ -245,8 +221,8 @@ class _Extent:
     """First row of the chunk."""
 
 
-def check_storage(tables: Tables, size_bytes: int) -> None:
-    """Raise BadTables if a dataset's bytes can't be those that were written."""
+def check_storage(tables: Tables) -> None:
+    """Raise BadFileError if a dataset's bytes can't be those that were written."""
     rows = tables.counts.rows
     try:
         of_tables = [(table, _extents(table)) for table in (tables.counts, tables.events, tables.particles)]
@@ -255,12 +231,12 @@ def check_storage(tables: Tables, size_bytes: int) -> None:
         end, owner = 0, "the file's header"
         for extent in extents:
             if extent.start < end:
-                raise BadTables(f"damaged: bytes of dataset {extent.name!r} are also those of {owner}")
+                raise BadFileError(f"damaged: bytes of dataset {extent.name!r} are also those of {owner}")
             end, owner = extent.end, f"{extent.name!r}"
-        if end > size_bytes:
-            raise BadTables(f"truncated, or damaged: {owner} ends at byte {end}, the file at {size_bytes}")
-    except BadTables as error:
-        raise BadTables(str(error), rows) from None
+        if end > tables.size_bytes:
+            raise BadFileError(f"truncated, or damaged: {owner} ends at byte {end}, the file at {tables.size_bytes}")
+    except BadFileError as error:
+        raise BadFileError(str(error), rows) from None
     for table, of_table in of_tables:
         _decode_smallest(table, of_table)
 
@@ -275,7 +251,7 @@ def _decode_smallest(table: Table, extents: Sequence[_Extent]) -> None:
     row = min(extents, key=lambda extent: extent.end - extent.start).row
     try:
         table.read(row, 1)
-    except BadTables:
+    except BadFileError:
         pass
     except MachineError as error:
         if error.number != errno.ENOMEM:
@@ -290,14 +266,14 @@ def _extents(table: Table) -> list[_Extent]:
             return _chunks(table, properties)
         num_bytes = prod(table.shape) * table.dtype.itemsize
         if table.dataset.get_storage_size() != num_bytes:
-            raise BadTables(
+            raise BadFileError(
                 f"dataset {table.name!r} is stored in {table.dataset.get_storage_size()} bytes; expected {num_bytes}"
             )
         if layout != h5py.h5d.CONTIGUOUS or not num_bytes:
             return []  # a compact one lies in its header
         start = table.dataset.get_offset()
         if start is None:
-            raise BadTables(f"dataset {table.name!r} was never written")
+            raise BadFileError(f"dataset {table.name!r} was never written")
         return [_Extent(start, start + num_bytes, table.name)]
 
 
@@ -313,7 +289,7 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     for i in range(properties.get_nfilters()):
         code, flag, *_ = properties.get_filter(i)
         if code not in _FILTERS:
-            raise BadTables(
+            raise BadFileError(
                 f"dataset {table.name!r}: filter {code} is not read; expected gzip, lzf, shuffle or fletcher32: write"
                 " the file anew with `h5repack -f GZIP=4`"
             )
@@ -325,12 +301,12 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     stored_bytes = chunk_bytes + sum(_KEEPS_SIZE.get(one, 0) for one in filters)
     expected = prod(ceil(n / size) for n, size in zip(table.shape, shape, strict=True))
     if expected > _MOST_CHUNKS or chunk_bytes > _MOST_CHUNK_BYTES:
-        raise BadTables(
+        raise BadFileError(
             f"dataset {table.name!r} has {expected} chunks of {chunk_bytes} bytes; at most {_MOST_CHUNKS} of at most "
             f"{_MOST_CHUNK_BYTES} are read"
         )
     if table.dataset.get_num_chunks() != expected:
-        raise BadTables(
+        raise BadFileError(
             f"dataset {table.name!r} has {table.dataset.get_num_chunks()} of the {expected} chunks that make it up"
         )
     places: list[tuple[int, ...]] = []
@@ -340,14 +316,16 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
         places.append(tuple(chunk.chunk_offset))
         extents.append(_Extent(chunk.byte_offset, chunk.byte_offset + chunk.size, table.name, places[-1][0]))
         if chunk.filter_mask & ~may_skip:
-            raise BadTables(f"dataset {table.name!r}: a chunk says that it skips filters, as no writer of tables does")
+            raise BadFileError(
+                f"dataset {table.name!r}: a chunk says that it skips filters, as no writer of tables does"
+            )
         exact = not _bits(compressions) & ~chunk.filter_mask
         if (
             exact and chunk.size != stored_bytes
         ) or not stored_bytes - chunk_bytes < chunk.size <= stored_bytes + chunk_bytes // 2 + 4096:
-            raise BadTables(f"dataset {table.name!r}: a chunk of {chunk.size} bytes; expected {stored_bytes}")
+            raise BadFileError(f"dataset {table.name!r}: a chunk of {chunk.size} bytes; expected {stored_bytes}")
         if chunk_bytes > _MOST_COMPRESSION * chunk.size:
-            raise BadTables(f"dataset {table.name!r}: a chunk of {chunk.size} bytes for {chunk_bytes}")
+            raise BadFileError(f"dataset {table.name!r}: a chunk of {chunk.size} bytes for {chunk_bytes}")
 
     table.dataset.chunk_iter(see)
     if not places:
@@ -356,7 +334,7 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     in_order = np.unique(numbers, axis=0)
     last = [ceil(n / size) - 1 for n, size in zip(table.shape, shape, strict=True)]
     if len(in_order) != expected or (numbers % 1).any() or (numbers < 0).any() or (numbers > last).any():
-        raise BadTables(f"dataset {table.name!r}: its chunks don't cover it")
+        raise BadFileError(f"dataset {table.name!r}: its chunks don't cover it")
     return extents
 
 
@@ -368,24 +346,13 @@ _MOST_ROWS = 65_536
 _GROUPS_A_UNIT = 4
 
 _OPEN_FILES = 16
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 def read_hdf5_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """Spans of the file's rows, with the exact particles of each, fillers included. Raises BadFileError."""
-    try:
-        tables = open_tables(path, workload)
-        try:
-            check_storage(tables, path.stat().st_size)
-            return Footer(tuple(_row_groups(tables, stream, capacity)))
-        finally:
-            tables.close()
-    except BadTables as error:
-        raise BadFileError(str(error), error.rows) from None
-    except (OSError, MemoryError) as error:
-        raise_if_machine(error, path)
-        raise BadFileError(f"unreadable: {one_line(error)}") from None
+    with hdf5_errors("unreadable", path), closing(open_tables(path, workload)) as tables:
+        check_storage(tables)
+        return Footer(tuple(_row_groups(tables, stream, capacity)))
 
 
 def _row_groups(tables: Tables, stream: StreamConfig, capacity: SlotCapacity) -> Iterator[RowGroup]:
@@ -394,7 +361,7 @@ def _row_groups(tables: Tables, stream: StreamConfig, capacity: SlotCapacity) ->
     # The fewer rows, the better a unit mixes files, and the more often a chunk is read twice.
     rows = min(max(stream.unit_events // _GROUPS_A_UNIT, _LEAST_ROWS), _MOST_ROWS)
     if all_rows > rows * MOST_ROW_GROUPS:
-        raise BadTables(f"dataset {name!r} has {all_rows} rows; at most {rows * MOST_ROW_GROUPS} are read", all_rows)
+        raise BadFileError(f"dataset {name!r} has {all_rows} rows; at most {rows * MOST_ROW_GROUPS} are read", all_rows)
     particles = 0
     for first in range(0, all_rows, rows):
         counts = read_counts(tables, first, min(rows, all_rows - first))
@@ -407,7 +374,7 @@ def _row_groups(tables: Tables, stream: StreamConfig, capacity: SlotCapacity) ->
         fits = capacity.fits(len(counts), in_span)
         yield RowGroup(len(counts), in_span, () if fits else cut_spans(counts, capacity, stream))
     if particles != tables.particles.rows:
-        raise BadTables(
+        raise BadFileError(
             f"dataset {name!r} counts {particles} particles, and {tables.particles.name!r} has "
             f"{tables.particles.rows} rows; expected as many",
             all_rows,
@@ -436,7 +403,7 @@ class Hdf5Reader:
                 pieces.append(self._rows(tables, part, where, large_above))
                 beat()
                 tables.check_size()
-            except BadTables as error:
+            except BadFileError as error:
                 self._close(part.path)
                 raise BadRowsError(f"{where}: {error}") from None
             except MachineError:

@@ -163,13 +163,9 @@ def _nothing_found(text: str) -> NothingFound:
         return NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
     if not glob.has_magic(text):
         return NothingFound(f"{text}: no such file or directory")
-    plain = [str(folder) for folder in path.parents if not glob.has_magic(str(folder))]
-    existing = next((folder for folder in plain if Path(folder).is_dir()), "/")
-    if existing != plain[0]:
-        return NothingFound(f"{text}: no file matches this glob (folder {plain[0]} does not exist)")
-    deeper = next(files_below(Path(existing)), None)
-    hint = f"; for the files below it: {existing}" if deeper else ""
-    return NothingFound(f"{text}: no file matches this glob (folder {existing} exists{hint})")
+    folder = next(folder for folder in path.parents if not glob.has_magic(str(folder)))
+    exists = "exists" if folder.is_dir() else "does not exist"
+    return NothingFound(f"{text}: no file matches this glob (folder {folder} {exists})")
 
 
 def _expand_local(text: str, identities: dict[str, Identity]) -> list[SourceFile]:
@@ -220,7 +216,10 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
     if not files:
         raise NothingFound(f"{url}: no file matches")
     for info in files:
-        yield SourceFile(fs.unstrip_protocol(info["name"]), _size_bytes(url, info))
+        size_bytes = number(str(info.get("size")))  # fsspec's clients pass on the server's value unchecked
+        if size_bytes is None:
+            raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
+        yield SourceFile(fs.unstrip_protocol(info["name"]), size_bytes)
 
 
 def _without_hidden(url: str, files: list[dict[str, Any]], walk: GlobWalk) -> list[dict[str, Any]]:
@@ -236,14 +235,6 @@ def _without_hidden(url: str, files: list[dict[str, Any]], walk: GlobWalk) -> li
 def _without_query(path: str) -> str:
     """Path without the query of an HTTP address; elsewhere `?` belongs to a glob."""
     return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
-
-
-def _size_bytes(url: str, info: dict[str, Any]) -> int:
-    """Size of a remote file, checked: fsspec's clients pass on the server's value unchecked."""
-    size_bytes = number(str(info.get("size")))
-    if size_bytes is None:
-        raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
-    return size_bytes
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
 
 Compression = Literal["zstd", "snappy", "none"]
-_LEVELS = {"zstd": 1}
 
 
 def schema_of(workload: EventSchema) -> pa.Schema:
@@ -33,7 +32,7 @@ def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any
     """Keyword arguments of pq.ParquetWriter."""
     return {
         "compression": compression,
-        "compression_level": _LEVELS.get(compression),
+        "compression_level": 1 if compression == "zstd" else None,
         "use_dictionary": False,
         "use_byte_stream_split": [] if compression == "none" else _split_leaves(schema),
         "write_page_checksum": True,

@@ -15,7 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 from common.errors import GONE, OF_THE_PATH, REFUSED, BadInputError, TransientError, reason_of
 from common.paths import open_file, user_path
@@ -63,27 +63,19 @@ def check_largest(counts: npt.NDArray[np.integer], most: int, where: str) -> Non
 def file_kind(path: Path) -> FileKind:
     """Kind of a local file. Raises OSError, and BadInputError that shows the file's first bytes."""
     with open_file(path) as file:
-        return kind_of(file)
-
-
-def kind_of(file: BinaryIO) -> FileKind:
-    """Kind of an open file; its position changes. Raises BadInputError that shows the file's first bytes."""
-    head = file.read(8)
-    if head.startswith(_PARQUET):
-        return "Parquet"
-    if head.startswith(_PARQUET_ENCRYPTED):
-        raise BadInputError("an encrypted Parquet file; decrypt it first")
-    if head == _HDF5:
-        return "HDF5"
-    if not head:
-        raise BadInputError("the file is empty; expected Parquet or HDF5")
-    size_bytes = file.seek(0, 2)
-    place = _HDF5_FIRST_PLACE
-    while place + len(_HDF5) <= size_bytes:
-        file.seek(place)
-        if file.read(len(_HDF5)) == _HDF5:
-            return "HDF5"
-        place *= 2
+        head = file.read(8)
+        if head.startswith(_PARQUET):
+            return "Parquet"
+        if head.startswith(_PARQUET_ENCRYPTED):
+            raise BadInputError("an encrypted Parquet file; decrypt it first")
+        if not head:
+            raise BadInputError("the file is empty; expected Parquet or HDF5")
+        size_bytes, place = file.seek(0, 2), 0
+        while place + len(_HDF5) <= size_bytes:
+            file.seek(place)
+            if file.read(len(_HDF5)) == _HDF5:
+                return "HDF5"
+            place = 2 * place or _HDF5_FIRST_PLACE
     raise BadInputError(f"truncated, or neither Parquet nor HDF5: the file begins with {head!r}")
 
 
@@ -148,11 +140,6 @@ def files_below(folder: Path, hidden: list[Path] | None = None) -> Iterator[Path
             yield from _data_of(path, hidden)
         elif path.name.endswith(SUFFIXES):
             yield path
-
-
-def files_matching(pattern: Path) -> list[Path]:
-    """Paths of each_match(), sorted."""
-    return sorted(each_match(pattern))
 
 
 def each_match(pattern: Path, hidden: list[Path] | None = None) -> Iterator[Path]:

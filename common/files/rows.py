@@ -60,15 +60,8 @@ class Room:
         """``particles``: of all pieces together, as promised by the files."""
         self._particles = particles
         self._arrays: dict[str, Array] = {}
-        self._filled: dict[str, int] = {}
-
-    def mark(self) -> dict[str, int]:
-        """Position to which free_from() goes back."""
-        return dict(self._filled)
-
-    def free_from(self, mark: dict[str, int]) -> None:
-        """Free what was taken since the mark."""
-        self._filled = dict(mark)
+        self.filled: dict[str, int] = {}
+        """Particles taken so far, by column: what was taken since is free again if it is set back."""
 
     def empty(self, column: Column, particles: int) -> Array:
         """Uninitialised array of the next particles, (P, fields), behind those of the piece before.
@@ -77,10 +70,10 @@ class Room:
         """
         if column.name not in self._arrays:
             self._arrays[column.name] = np.empty((self._particles, len(column.fields)), column.dtype)
-        first = self._filled.get(column.name, 0)
+        first = self.filled.get(column.name, 0)
         if first + particles > self._particles:
             return np.empty((particles, len(column.fields)), column.dtype)
-        self._filled[column.name] = first + particles
+        self.filled[column.name] = first + particles
         return self._arrays[column.name][first : first + particles]
 
 

@@ -74,11 +74,11 @@ MAX_SIZE_BYTES = (1 << 63) - 1
 """Largest size that the ledger can store."""
 
 
-def number(text: str, most: int = MAX_SIZE_BYTES) -> int | None:
-    """Return the number in ASCII digits, at most ``most``. str.isdigit() accepts ``²``, and int() at most 4,300
+def number(text: str) -> int | None:
+    """Return the number in ASCII digits, at most MAX_SIZE_BYTES. str.isdigit() accepts ``²``, and int() at most 4,300
     digits."""
     value = int(text) if re.fullmatch("[0-9]{1,19}", text) else None
-    return value if value is not None and value <= most else None
+    return value if value is not None and value <= MAX_SIZE_BYTES else None
 
 
 def json_object(text: bytes | str) -> dict[str, Any] | None:
@@ -142,7 +142,7 @@ def is_checksum(text: str) -> bool:
     shortest = 1 if num_bytes == _ZLIB_BYTES else 2 * num_bytes  # some servers omit leading zeros of an adler32
     if re.fullmatch(f"[0-9A-Fa-f]{{{shortest},{2 * num_bytes}}}", value):
         return True
-    return _from_base64(value) is not None and len(_from_base64(value) or b"") == num_bytes
+    return len(_from_base64(value) or b"") == num_bytes
 
 
 def from_digest(header: str) -> str:

@@ -146,7 +146,7 @@ TRANSPORT_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueErr
 # -------------------------------------------------------------- the client
 
 
-def open_session() -> aiohttp.ClientSession:
+async def open_session() -> aiohttp.ClientSession:
     """Return an HTTP session that trusts the same authorities as OpenSSL, SSL_CERT_FILE and SSL_CERT_DIR included."""
     connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context())
     return aiohttp.ClientSession(
@@ -215,7 +215,7 @@ class Federation:
         """Return the recipient of a token: a server of these sources."""
         return Recipient(self.host, server, path, sources.issuers, sources.base_path, writes=writes)
 
-    async def authorisation(self, sources: Sources, to: Recipient) -> tuple[dict[str, str], str | None]:
+    def authorisation(self, sources: Sources, to: Recipient) -> tuple[dict[str, str], str | None]:
         """Return the headers and token for a request to a server of these sources. Raises the token source's errors.
 
         A write needs a token even where reading does not.
@@ -230,10 +230,10 @@ class Federation:
     ) -> tuple[int, T]:
         """Return the status and answer of a request, which ``ask`` makes with headers; if its token is refused, with
         the next one that may work."""
-        headers, token = await self.authorisation(sources, to)
+        headers, token = self.authorisation(sources, to)
         status, answer = await ask(headers)
         if status in (401, 403) and self.tokens is not None and self.tokens.refused(token, to):
-            headers, _ = await self.authorisation(sources, to)
+            headers, _ = self.authorisation(sources, to)
             status, answer = await ask(headers)
         return status, answer
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, TypeVar
 
-import aiohttp
-
 from common.errors import TransientError
 from common.pelican.answers import Attempt
-from common.pelican.client import TIMEOUT_S, Federation, OnProgress, Sources, expand, open_session
+from common.pelican.client import TIMEOUT_S, Federation, OnProgress, expand, open_session
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens import FoundTokens
 from common.pelican.transfers import download
@@ -44,21 +41,20 @@ class PelicanThread:
         direct: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.failures: Counter[str] = Counter()
-        """Failed attempts by server."""
         self.bytes_received = 0
+        self.running = 0
+        """Number of running downloads."""
         self._config = config
         self._make_tokens = make_tokens
         self._direct = direct
         self._timeout_s = timeout_s
         self._room = asyncio.Semaphore(transfers)
-        self._running = 0
         self._closed = False
         self._federations: dict[str, Federation] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pelican", daemon=True)
         self._thread.start()
-        self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._session = asyncio.run_coroutine_threadsafe(open_session(), self._loop).result()
 
     def expand(
         self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
@@ -66,7 +62,7 @@ class PelicanThread:
         """URL and size of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
         place = PelicanUrl.parse(url)
         found = self._call(expand(self._federation(place.federation), place.path, suffixes, on_progress))
-        federation = str(place.at(""))  # once: there may be millions
+        federation = f"pelican://{place.federation}"
         return [(federation + path, size_bytes) for path, size_bytes in found]
 
     def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> tuple[Attempt, ...]:
@@ -74,19 +70,9 @@ class PelicanThread:
         place = PelicanUrl.parse(url)
         return self._call(self._download(place, part, size_bytes, checksum))
 
-    def sources(self, url: str) -> Sources:
-        """Answer of the director for an address."""
-        place = PelicanUrl.parse(url)
-        return self._call(self._federation(place.federation).sources(place.path, fresh=True))
-
     def run(self, make: Callable[[Federation], Coroutine[Any, Any, T]], url: str) -> T:
         """Result of ``make`` for the federation of an address, run on the loop."""
         return self._call(make(self._federation(PelicanUrl.parse(url).federation)))
-
-    @property
-    def running(self) -> int:
-        """Number of running downloads."""
-        return self._running
 
     @property
     def token_expires_s(self) -> float | None:
@@ -107,9 +93,6 @@ class PelicanThread:
 
     # -------------------------------------------------------------- on the loop
 
-    async def _open(self) -> aiohttp.ClientSession:
-        return open_session()
-
     async def _end(self) -> None:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
@@ -124,16 +107,14 @@ class PelicanThread:
 
     async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> tuple[Attempt, ...]:
         async with self._room:
-            self._running += 1
+            self.running += 1
             try:
                 federation = self._federation(place.federation)
-                attempts = await download(
+                return await download(
                     federation, place.path, part, size_bytes=size_bytes, checksum=checksum, received=self._received
                 )
             finally:
-                self._running -= 1
-        self.failures.update(attempt.server for attempt in attempts[:-1])
-        return attempts
+                self.running -= 1
 
     def _received(self, num_bytes: int) -> None:
         self.bytes_received += num_bytes

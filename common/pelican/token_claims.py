@@ -115,10 +115,11 @@ def needs(inputs: Iterable[str], outputs: Iterable[str] = (), *, storage_prefix:
 
 def reduced(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
     """Same permissions without scopes contained in another of the same permission, in order."""
-    kept: set[Scope] = set()
-    for scope in sorted(set(scopes), key=lambda scope: (len(scope.path), scope)):
-        if not any(Scope(scope.permission, parent) in kept for parent in _parents(scope.path)):
-            kept.add(scope)
+    kept: list[Scope] = []
+    # By the parts of the path: what lies below a directory follows it at once.
+    for scope in sorted(set(scopes), key=lambda scope: (scope.permission, scope.path.split("/"))):
+        if not (kept and kept[-1].permission == scope.permission and kept[-1].covers(scope)):
+            kept.append(scope)
     return tuple(sorted(kept))
 
 
@@ -155,16 +156,6 @@ def _is_range(name: str) -> bool:
     return match is not None and int(match[1]) < int(match[2])
 
 
-def _parents(path: str) -> Iterable[str]:
-    """Return the directories above a path, ``/`` first."""
-    if path == "/":
-        return
-    yield "/"
-    parts = path.split("/")[1:]
-    for depth in range(1, len(parts)):
-        yield "/" + "/".join(parts[:depth])
-
-
 # -------------------------------------------------------------- claims
 
 
@@ -179,13 +170,12 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 class TokenClaims:
     """Issuer, scopes and expiry of a token, read without checking its signature, which is the servers' task.
 
-    The subject is not read. Times are seconds since 1970; None: not stated.
+    The subject is not read. ``expires_s``: seconds since 1970; None: not stated.
     """
 
     issuer: str = ""
     scopes: frozenset[Scope] | None = None
     audience: tuple[str, ...] = ()
-    not_before_s: float | None = None
     expires_s: float | None = None
 
     def is_valid(self, now_s: float) -> bool:
@@ -200,15 +190,12 @@ class TokenClaims:
             scopes = shown(" ".join(map(str, sorted(self.scopes))) or "no storage scope")
         audience = "any server" if is_any_audience(self.audience) else shown(" ".join(self.audience), 200)
         issuer = f", by {shown(self.issuer, 200)}" if self.issuer else ""
-        return f"{scopes}; for {audience}{issuer}; {self._end(now_s)}"
-
-    def _end(self, now_s: float) -> str:
-        if self.not_before_s is not None and self.not_before_s > now_s + 1:
-            return f"valid only in {duration(self.not_before_s - now_s)} (is the clock right?)"
         if self.expires_s is None:
-            return "end unknown"
-        left_s = self.expires_s - now_s
-        return f"expires in {duration(left_s)}" if left_s > 0 else f"expired {duration(-left_s)} ago"
+            end = "end unknown"
+        else:
+            left_s = self.expires_s - now_s
+            end = f"expires in {duration(left_s)}" if left_s > 0 else f"expired {duration(-left_s)} ago"
+        return f"{scopes}; for {audience}{issuer}; {end}"
 
 
 def what_is_wrong(text: str) -> str | None:
@@ -241,7 +228,6 @@ def read_claims(token: str) -> TokenClaims:
         issuer=issuer if isinstance(issuer := payload.get("iss"), str) else "",
         scopes=parse_scopes(scope) if isinstance(scope, str) else frozenset(),
         audience=tuple(str(name) for name in (audience if isinstance(audience, list) else [audience]) if name),
-        not_before_s=finite(payload.get("nbf")),
         expires_s=finite(payload.get("exp")),
     )
 

@@ -39,25 +39,13 @@ _warned: set[str] = set()
 
 
 def read_token(path: Path, *, shared_folder: bool = False) -> str:
-    """Return the token in a file: plain text, or JSON with ``access_token``.
-
-    Raises FileNotFoundError, and BadTokenError for an invalid token or a file that isn't the user's own.
-    """
-    text = read_private(path, shared_folder=shared_folder).strip()
-    if text.startswith("{"):
-        text = _from_json(path, text)
-    wrong = what_is_wrong(text)
-    if wrong:
-        raise BadTokenError(f"{path}: this is no token: {wrong}; expected plain text, or JSON with access_token")
-    return text
-
-
-def read_private(path: Path, *, shared_folder: bool = False) -> str:
-    """Return the content of a small file of the user (or root), which nobody else can change. Warns, once, if others
-    can read it.
+    """Return the token in a file of the user (or root), which nobody else can change: plain text, or JSON with
+    ``access_token``. Warns, once, if others can read it.
 
     ``shared_folder``: every user can create files there, so no link is followed, symbolic or hard: it may lead to one
     of the user's files that was never meant to be sent to a server.
+
+    Raises FileNotFoundError, and BadTokenError for an invalid token or a file that isn't the user's own.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if shared_folder else 0)
     try:
@@ -73,9 +61,14 @@ def read_private(path: Path, *, shared_folder: bool = False) -> str:
     if reason := changed_by_others(path):
         raise BadTokenError(f"{path}: {reason}")
     try:
-        return content.decode()
+        text = content.decode().strip()
     except UnicodeDecodeError:
         raise BadTokenError(f"{path}: this is no token: it isn't text") from None
+    if text.startswith("{"):
+        text = _from_json(path, text)
+    if wrong := what_is_wrong(text):
+        raise BadTokenError(f"{path}: this is no token: {wrong}; expected plain text, or JSON with access_token")
+    return text
 
 
 def _read_ours(path: Path, descriptor: int, *, shared_folder: bool) -> bytes:
@@ -177,8 +170,7 @@ def look(place: TokenPlace, environment: Mapping[str, str]) -> Found | None:
     """Return the token in one place; None: nothing. Raises BadTokenError."""
     if place.path is None:
         token = environment.get(VARIABLE, "").strip()
-        wrong = what_is_wrong(token)
-        if wrong:
+        if wrong := what_is_wrong(token):
             raise BadTokenError(f"{VARIABLE_NAME}: this is no token: {wrong}; set it to a token, or unset it")
         return Found(place, token, read_claims(token))
     try:

@@ -154,22 +154,21 @@ class _Transfer:
 
     async def _stream_authorised(self, server: str, sources: Sources) -> None:
         to = self._federation.recipient(sources, server, self._path)
-        headers, token = await self._federation.authorisation(sources, to)
+        headers, token = self._federation.authorisation(sources, to)
         try:
             await self._stream(server, headers)
         except _Failed as failure:
             tokens = self._federation.tokens
             if failure.kind != "denied" or tokens is None or not tokens.refused(token, to):
                 raise
-            headers, _ = await self._federation.authorisation(sources, to)
+            headers, _ = self._federation.authorisation(sources, to)
             await self._stream(server, headers)
 
     async def _stream(self, server: str, headers: dict[str, str]) -> None:
-        size_bytes = self._size_bytes
         if self._have:
             # Always a closed range inside the object: XRootD 5.5 answers 206 with an empty body to `bytes=N-`, and
             # promises more than it has when the last byte is beyond the end.
-            headers = {**headers, "Range": f"bytes={self._have}-{size_bytes - 1}"}
+            headers = {**headers, "Range": f"bytes={self._have}-{self._size_bytes - 1}"}
         url = server + escaped(self._path)
         async with request(
             self._federation.session, "GET", url, headers=headers, timeout=self._federation.transfer_timeout
@@ -190,8 +189,6 @@ class _Transfer:
                         self._write(full, num_full)
             finally:
                 self._write(waiting, num_waiting)  # received bytes need not be sent again
-        if self._have < size_bytes:
-            raise _Failed(f"{self._have} of {size_bytes} bytes", "size")
 
     def _check_answer(self, response: aiohttp.ClientResponse) -> None:
         status = response.status
@@ -208,10 +205,8 @@ class _Transfer:
             self._check_range(response.headers.get("Content-Range", ""))
         length = _length(response)
         expected = size_bytes - (self._have if status == 206 else 0)
-        if length is not None and length > expected:
-            raise _Failed(f"it has {length} bytes there, the inventory says {expected}", "size")
-        if length is not None and length < expected:
-            raise _Failed(f"it offers {length} bytes, {expected} are missing", "size")
+        if length not in (None, expected):
+            raise _Failed(f"it offers {length} bytes, the inventory says {expected}", "size")
 
     def _check_range(self, header: str) -> None:
         """Raise _Failed for a wrong Content-Range, any part of which may be missing."""
@@ -303,7 +298,7 @@ async def _origin_checksum(federation: Federation, path: str, sources: Sources) 
     """
     if not sources.collections:
         return ""
-    headers, _ = await federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
+    headers, _ = federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
     headers |= {"Want-Digest": ",".join(ORIGIN_ALGORITHMS), "Connection": "close"}
     url = sources.collections + escaped(path)
     try:

@@ -51,10 +51,6 @@ class PelicanUrl:
     def __str__(self) -> str:
         return f"pelican://{self.federation}{self.path}"
 
-    def at(self, path: str) -> PelicanUrl:
-        """Return the address of another path in the same federation."""
-        return PelicanUrl(self.federation, path)
-
 
 def is_pelican(url: str) -> bool:
     """True for addresses that parse() accepts."""

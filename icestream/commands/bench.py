@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from common.config import MIB
 from common.errors import BadInputError
-from common.memory import MIB
 from common.options import absolute, config_options, device_option, input_option
 from common.summary import SUMMARY_FILE
 from icestream.commands.options import model_option

@@ -22,7 +22,7 @@ from common.errors import BadInputError, IcestreamError
 from common.files.by_content import plan_file, rows_of
 from common.files.inputs import expand, local_file
 from common.files.layout import Compression, schema_of, to_table, writer_options
-from common.files.local import files_matching
+from common.files.local import each_match
 from common.files.remotes import Remotes
 from common.files.rows import BadRowsError, RaggedRows
 from common.messages import Part
@@ -305,7 +305,7 @@ def _places(text: str) -> list[Path]:
     path = user_path(text.removeprefix("file://")).absolute()
     if path.exists():
         return [path]
-    return files_matching(path) if has_magic(text) else []
+    return sorted(each_match(path)) if has_magic(text) else []
 
 
 def _is_there(target: Path, file: ForeignFile, stamp: str, *, force: bool) -> bool:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, StrictBool, StrictInt
 from common.config import StreamConfig
 from common.errors import BadInputError, IcestreamError, raise_if_machine
 from common.files.by_content import ContentReader, plan_file
-from common.files.hdf5 import BadTables, hdf5_errors
+from common.files.hdf5 import hdf5_errors
 from common.files.inputs import expand, local_file
 from common.files.local import file_kind
 from common.files.parquet.columns import inside, read_names
@@ -377,20 +377,17 @@ def _hdf5_layout(path: Path, workload: EventSchema) -> list[ColumnLayout]:
     tables = workload.tables
     names = {tables.events, tables.particles, tables.counts} if tables else set()
     layout = []
-    try:
-        with hdf5_errors("truncated, or damaged"), h5py.File(path, "r", locking=False) as file:
-            for name in file:
-                kind, storage, is_read = "group", "", False
-                if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-                    kind = "link to elsewhere"
-                elif isinstance(dataset := file[name], h5py.Dataset):
-                    filters = [dataset.compression, "shuffle" * dataset.shuffle, "fletcher32" * dataset.fletcher32]
-                    chunks = f"chunks {dataset.chunks}" if dataset.chunks else "contiguous"
-                    kind, is_read = f"{dataset.dtype} {dataset.shape}", name in names
-                    storage = ", ".join([chunks, *filter(None, filters)])
-                layout.append(ColumnLayout(name=name, type=kind, storage=storage, is_read=is_read))
-    except BadTables as error:
-        raise BadInputError(str(error)) from None
+    with hdf5_errors("truncated, or damaged"), h5py.File(path, "r", locking=False) as file:
+        for name in file:
+            kind, storage, is_read = "group", "", False
+            if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+                kind = "link to elsewhere"
+            elif isinstance(dataset := file[name], h5py.Dataset):
+                filters = [dataset.compression, "shuffle" * dataset.shuffle, "fletcher32" * dataset.fletcher32]
+                chunks = f"chunks {dataset.chunks}" if dataset.chunks else "contiguous"
+                kind, is_read = f"{dataset.dtype} {dataset.shape}", name in names
+                storage = ", ".join([chunks, *filter(None, filters)])
+            layout.append(ColumnLayout(name=name, type=kind, storage=storage, is_read=is_read))
     return layout
 
 

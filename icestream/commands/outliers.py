@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.atomic_file import replacing
+from common.config import MIB
 from common.errors import BadInputError
 from common.locks import RUN_PARTS, RunLock, locked
-from common.memory import MIB
 from common.paths import CONFIG_FILE, SHARDS_FOLDER
 from common.slow_progress import SlowProgress
 from common.status import OUTLIER_FOLDER

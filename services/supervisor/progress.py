@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.paths import shard_dir
-from common.process import LOG_DATES, RedactingFormatter, log_format
+from common.process import RedactingFormatter
 from common.run_words import (
     bottleneck,
     counted,
@@ -310,7 +310,7 @@ def supervisor_log(run_dir: Path) -> Iterator[logging.Logger]:
     folder = run_dir / LOGS_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     handler = _PatientHandler(folder / SUPERVISOR_LOG)
-    handler.setFormatter(RedactingFormatter(log_format("supervisor"), LOG_DATES))
+    handler.setFormatter(RedactingFormatter("supervisor"))
     logger = logging.getLogger(__package__)
     level = logger.level
     logger.setLevel(logging.INFO)

@@ -26,7 +26,6 @@ from common.status import (
     Shares,
     TrainerStatus,
     read_fetchers,
-    seconds_each,
     values,
     write_status,
 )
@@ -246,7 +245,7 @@ class Telemetry:
                 "events_per_s": self._events.update(now_s, counters.events_trained),
                 "particles_per_s": self._particles.update(now_s, counters.particles_trained),
                 "batches_per_s": batches_per_s,
-                "s_per_batch": seconds_each(batches_per_s),
+                "s_per_batch": 1.0 / batches_per_s if batches_per_s > 0.0 else 0.0,
                 "wait_fraction": batches.wait_get_share,
                 "copied_bytes_per_s": self._copied.update(now_s, waits.copied_bytes),
                 "flops_per_s": self._computed.update(now_s, self.flops) if self.flops else None,

@@ -12,26 +12,25 @@ from common.transport import Arena
 PAGE = 4096
 
 
-def test_slots_are_parts_of_one_slab_and_do_not_overlap() -> None:
+def test_slots_are_parts_of_one_slab_and_do_not_overlap_and_there_are_no_others() -> None:
     with Arena.create(3, 2 * PAGE) as arena:
         for i in range(3):
             arena.slot(i)[:] = i + 1
         assert arena.size_bytes == 6 * PAGE
         assert np.array_equal(arena.whole(), np.repeat([1, 2, 3], 2 * PAGE))
+        for index in (-1, 3):
+            with pytest.raises(IndexError):
+                arena.slot(index)
 
 
-@pytest.mark.parametrize("index", [-1, 3])
-def test_a_slot_outside_the_arena_is_an_error(index: int) -> None:
-    with Arena.create(3, PAGE) as arena, pytest.raises(IndexError):
-        arena.slot(index)
-
-
-@pytest.mark.parametrize("size_bytes", [0, PAGE, 10 * PAGE])
-def test_the_size_is_sealed(size_bytes: int) -> None:
+def test_the_size_is_sealed_and_no_peer_can_add_a_seal_with_which_later_decoders_could_not_write() -> None:
     with Arena.create(2, PAGE) as arena:
-        with pytest.raises(PermissionError):
-            os.ftruncate(arena.fd, size_bytes)
+        for size_bytes in (0, PAGE, 10 * PAGE):
+            with pytest.raises(PermissionError):
+                os.ftruncate(arena.fd, size_bytes)
         assert os.fstat(arena.fd).st_size == 2 * PAGE
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(arena.fd, 1033, 0x0010)  # F_ADD_SEALS, F_SEAL_FUTURE_WRITE
 
 
 def test_all_pages_are_allocated_at_the_start() -> None:
@@ -52,11 +51,6 @@ def test_an_arena_waits_for_memory_as_long_as_it_is_told_to(monkeypatch: pytest.
     left[:] = [0, PAGE]
     with pytest.raises(BadInputError, match="does not fit into memory"):
         Arena.create(2, PAGE, lambda: bool(left))
-
-
-def test_no_peer_can_add_a_seal_with_which_later_decoders_could_not_write() -> None:
-    with Arena.create(1, PAGE) as arena, pytest.raises(PermissionError):
-        fcntl.fcntl(arena.fd, 1033, 0x0010)  # F_ADD_SEALS, F_SEAL_FUTURE_WRITE
 
 
 def test_a_reader_can_not_write() -> None:

@@ -38,15 +38,6 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     return calls
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_file_is_made_and_replaced(path: Path, durable: bool) -> None:
-    replace_file(path, "älter", durable=durable)
-    assert path.read_bytes() == "älter".encode()
-    replace_file(path, b"new", durable=durable)
-    assert path.read_bytes() == b"new"
-    assert names(path.parent) == ["config.json"]
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(path: Path, error: BaseException) -> None:
     replace_file(path, "old", durable=False)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -72,11 +73,6 @@ def lock_file(run_dir: Path, part: RunPart = "run") -> Path:
     return run_dir / LOCKS_FOLDER / part
 
 
-def leave_note(run_dir: Path, text: str) -> None:
-    RunLock(run_dir, "run", "before").close()
-    lock_file(run_dir).write_text(text)
-
-
 @pytest.mark.process
 def test_a_second_host_is_refused_with_the_name_and_the_time_of_the_first(tmp_path: Path) -> None:
     with held_by_another(tmp_path, "trainer", "node-a") as holder:
@@ -110,7 +106,8 @@ def test_a_killed_holder_keeps_nobody_out_and_is_named_if_it_was_another_host(
     ],
 )
 def test_a_note_that_is_none_changes_nothing(tmp_path: Path, note: str) -> None:
-    leave_note(tmp_path, note)
+    RunLock(tmp_path, "run", "before").close()
+    lock_file(tmp_path).write_text(note)
     with RunLock(tmp_path, "run", "icestream run"):
         lock_file(tmp_path).write_text(note)
         with pytest.raises(BadInputError, match="the run is in use by another process;"):
@@ -121,18 +118,11 @@ def test_a_note_that_is_none_changes_nothing(tmp_path: Path, note: str) -> None:
 def test_a_file_system_without_locks_is_refused_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part: RunPart
 ) -> None:
-    monkeypatch.setattr("fcntl.flock", raising(number))
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(BadInputError, match=r"without locks .*Lustre: -o flock.*--run-dir"):
         RunLock(tmp_path, part, part)
     with pytest.raises(IcestreamError, match="a file system without locks"):
         begin_attempt(tmp_path)
-
-
-def raising(number: int) -> object:
-    def raise_error(*arguments: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return raise_error
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
@@ -238,14 +228,10 @@ def attempt_file(shared: Path) -> Path:
     return shared / "locks" / "attempt"
 
 
-def test_attempts_are_counted_from_one(tmp_path: Path) -> None:
-    assert newest_number(tmp_path) == 0
-    assert [begin_attempt(tmp_path).number for _ in range(3)] == [1, 2, 3]
-    assert newest_number(tmp_path) == 3
-
-
 def test_the_newest_attempt_publishes_and_an_older_one_fails_before_it_does(tmp_path: Path) -> None:
+    assert newest_number(tmp_path) == 0
     older, newer = begin_attempt(tmp_path), begin_attempt(tmp_path)
+    assert (older.number, newer.number, newest_number(tmp_path)) == (1, 2, 2)
     with newer.publishing():
         pass
     newer.check()

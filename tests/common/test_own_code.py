@@ -27,16 +27,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["a:B", "package.module:TRAINING", "_x1.y_2:_Z"])
-def test_a_module_and_a_name_in_it_are_code_of_ones_own(name: str) -> None:
-    assert is_own(name)
-    assert section_name(name) == "own"
-
-
-@pytest.mark.parametrize("name", ["wgan", "a", ":B", "a:", "a:B:C", "../a:B", "a.b:C.d", "a/b.py:C", "a:B\n", "1a:B"])
-def test_anything_else_is_none(name: str) -> None:
-    assert not is_own(name)
-    assert section_name(name) == name
+def test_only_a_module_and_a_name_in_it_are_code_of_ones_own() -> None:
+    for name in ("a:B", "package.module:TRAINING", "_x1.y_2:_Z"):
+        assert is_own(name)
+        assert section_name(name) == "own"
+    for name in ("wgan", "a", ":B", "a:", "a:B:C", "../a:B", "a.b:C.d", "a/b.py:C", "a:B\n", "1a:B"):
+        assert not is_own(name)
+        assert section_name(name) == name
 
 
 def test_a_module_of_the_current_folder_is_found_without_running_it(folder: Path) -> None:

@@ -32,7 +32,6 @@ from common.plan import (
     plan_hash,
 )
 from common.unit_arrays import slot_bytes_needed
-from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(
@@ -70,7 +69,7 @@ def plan(content: list[list[list[int]] | None], epochs: int, seed: int, stream: 
 
 @settings(deadline=None, max_examples=40)
 @given(files, st.integers(0, 2**63 - 1), st.booleans())
-def test_every_row_is_in_exactly_one_part_per_epoch(
+def test_every_row_is_in_exactly_one_part_per_epoch_and_every_unit_fits_its_slot(
     content: list[list[list[int]] | None], seed: int, shuffle: bool
 ) -> None:
     stream = STREAM.model_copy(update={"shuffle": shuffle})
@@ -92,35 +91,14 @@ def test_every_row_is_in_exactly_one_part_per_epoch(
     assert rows == expected
     quarantined = Counter((unit.epoch, bad.file) for unit in units for bad in unit.quarantined)
     assert quarantined == Counter((e, f) for e in range(2) for f, groups in enumerate(content) if groups is None)
-
-
-@settings(deadline=None, max_examples=40)
-@given(files, st.integers(0, 100))
-def test_a_unit_always_fits_its_slot(content: list[list[list[int]] | None], seed: int) -> None:
-    for unit in plan(content, 1, seed):
-        rows = particles = 0
+    for unit in units:
+        particles = 0
         for part in unit.parts:
             counts = (content[part.file] or [])[part.row_group][part.first_row : part.first_row + part.rows]
             # Any part of the particles may turn out to be fillers, so an outlier may come into the slot after all.
             particles += sum(min(count, STREAM.outlier_above) for count in counts)
-            rows += part.rows
-        assert CAPACITY.fits(rows, particles)
+        assert CAPACITY.fits(unit.rows, particles)
         assert len(unit.parts) <= MAX_PARTS
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=300))
-def test_spans_cover_a_row_group_without_gap_and_each_fits(counts: list[int]) -> None:
-    spans = cut_spans(counts, CAPACITY, STREAM)
-    row = 0
-    for span in spans:
-        assert span.first_row == row
-        assert 0 < span.rows <= STREAM.unit_events
-        row += span.rows
-        # An outlier may lose enough fillers to go into the slot after all.
-        assert span.particles == sum(min(count, STREAM.outlier_above) for count in counts[span.first_row : row])
-        assert CAPACITY.fits(span.rows, span.particles)
-    assert row == len(counts)
 
 
 @settings(deadline=None)
@@ -151,16 +129,6 @@ def big(unit_events: int, **limits: object) -> StreamConfig:
     return StreamConfig.model_validate({"unit_events": unit_events, "slot_mib": 8, **limits})
 
 
-def unit_rows(files: list[list[int]], stream: StreamConfig) -> list[int]:
-    """Rows of each unit of a block, given those of the row groups of its files."""
-    capacity = SlotCapacity(MUONS, stream)
-    staged = [
-        StagedFile(number, f"f{number}", Footer(tuple(RowGroup(rows, 0) for rows in of_file)))
-        for number, of_file in enumerate(files)
-    ]
-    return [unit.rows for unit in plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=1)]
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(st.integers(1, 30), max_size=12), max_size=6), st.integers(60, 400), st.booleans())
 def test_no_unit_is_smaller_or_larger_than_the_equal_part_by_more_than_a_row_group(
@@ -168,7 +136,10 @@ def test_no_unit_is_smaller_or_larger_than_the_equal_part_by_more_than_a_row_gro
 ) -> None:
     rows = [rows for of_file in files for rows in of_file]
     assume(rows)
-    found = unit_rows(files, big(unit_events, shuffle=shuffle))
+    stream = big(unit_events, shuffle=shuffle)
+    staged = [StagedFile(i, f"f{i}", Footer(tuple(RowGroup(n, 0) for n in of_file))) for i, of_file in enumerate(files)]
+    units = plan_block(0, 0, 0, staged, capacity=SlotCapacity(MUONS, stream), stream=stream, seed=1)
+    found = [unit.rows for unit in units]
     num_units = -(-sum(rows) // unit_events)
     assert sum(found) == sum(rows)
     assume(max(rows) * num_units <= sum(rows))
@@ -274,21 +245,6 @@ def test_it_changes_with_every_rule_and_column_of_the_files() -> None:
     assert len(set(plans)) == len(plans)
 
 
-def test_derived_columns_are_part_of_the_plan() -> None:
-    fewer = replace(
-        DIRECTION,
-        columns=tuple(one for one in DIRECTION.columns if one.name != "opens_sensor"),
-        derived=("source_direction",),
-    )
-    assert plan_hash(fewer, STREAM, 0) != plan_hash(DIRECTION, STREAM, 0)
-
-
-def test_all_shards_have_the_plan_hash_of_the_run() -> None:
-    stream = STREAM.model_copy(update={"shards": 2})
-    hashes = {plan_hash(MUONS, one, 0) for one in (stream, stream.of_shard(0), stream.of_shard(1))}
-    assert hashes == {name(shards=2)}
-
-
 def test_the_ids_are_part_of_the_plan_only_if_events_are_held_out_by_them() -> None:
     without_ids = replace(MUONS, identity=None)
     assert plan_hash(without_ids, STREAM, 0) == plan_hash(MUONS, STREAM, 0)
@@ -360,7 +316,9 @@ def test_a_blocks_row_groups_are_in_the_same_order_in_every_division() -> None:
 
 
 def test_a_shard_of_a_stream_keeps_its_settings_and_its_number_through_copies() -> None:
-    stream = stream_of(4, batch_events=640).of_shard(3).model_copy(update={"slots": 20})
+    whole = stream_of(4, batch_events=640)
+    stream = whole.of_shard(3).model_copy(update={"slots": 20})
+    assert plan_hash(MUONS, stream, 0) == plan_hash(MUONS, whole, 0)
     assert (stream.shard, stream.shard_batch_events, stream.microbatch_events) == (3, 160, 10)
     assert "shard" not in stream.model_dump()
     with pytest.raises(ValueError, match="shard 4 is none of 4"):

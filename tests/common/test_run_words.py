@@ -85,39 +85,23 @@ def test_an_eta_that_nothing_tells_is_unknown(change: dict[str, object]) -> None
     assert "ETA" not in progress_line(FETCHER, trainer, {}, 5.0)
 
 
+def stalled(bottleneck: str, **shares: float) -> dict[str, object]:
+    return {"bottleneck": bottleneck, "stall_shares": shares}
+
+
 @pytest.mark.parametrize(
     ("of_fetcher", "of_trainer", "words"),
     [
-        (
-            {"bottleneck": "trainer", "stall_shares": {"no_free_slot": 0.71}},
-            {},
-            "trainer (compute-bound: no free slot 71 % of the last 5 s) - trainer.threads=0 …",
-        ),
-        (
-            {"bottleneck": "decoders", "stall_shares": {"no_credit": 0.71}},
-            {},
-            "decoders (no credit 71 % of the last 5 s) - add some with --decoders…",
-        ),
-        (
-            {"bottleneck": "staging", "stall_shares": {"not_staged": 0.71}},
-            {},
-            "staging (next files not staged yet 71 % of the last 5 s) - …",
-        ),
+        (stalled("trainer", no_free_slot=0.71), {}, "trainer (compute-bound: no free slot 71 % of…trainer.threads=0 …"),
+        (stalled("decoders", no_credit=0.71), {}, "decoders (no credit 71 % of the last 5 s) - add some with…"),
+        (stalled("staging", not_staged=0.71), {}, "staging (next files not staged yet 71 % of the last 5 s) - …"),
         (
             {},
             {"wait_fraction": 0.02, "device": "cuda:0"},
-            "trainer (compute-bound: waits for data 2 % of the time) - trainer.precision=bf16 or a faster GPU helps",
+            "trainer (…waits for data 2 % of…trainer.precision=bf16 or …",
         ),
-        (
-            {},
-            {"wait_fraction": 0.2, "batches": Hop(wait_put_share=0.3)},
-            "none (the trainer waits for data 20 % of the time)",
-        ),
-        (
-            {"bottleneck": "trainer", "stall_shares": {"no_free_slot": 0.5}},
-            {"wait_fraction": 0.6},
-            "slots (no free slot 50 % of the last 5 s, and the trainer waits for data 60 %…a larger stream.slots helps",
-        ),
+        ({}, {"wait_fraction": 0.2, "batches": Hop(wait_put_share=0.3)}, "none (the trainer waits for data 20 % of…"),
+        (stalled("trainer", no_free_slot=0.5), {"wait_fraction": 0.6}, "slots (no free slot 50 % of…data 60 %…slots …"),
         ({"decoders": 0}, {}, "decoders (none is connected)"),
         ({"decoders_wanted": 3, "bottleneck": "decoders"}, {}, "…more are added as cores and local.max_decoders allow"),
         ({"bottleneck": "staging"}, None, "staging"),  # a trainer on another machine

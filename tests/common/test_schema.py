@@ -10,17 +10,6 @@ from common.schema import Column, EventSchema, SourceColumn, UnitArrays, ValueRu
 from workloads.muons.columns import MUONS
 
 
-def primary_of(source: SourceConfig) -> tuple[str, ...]:
-    workload = MUONS.stored_as(source)
-    column = next(column for column in workload.source_columns if column.name == "primary")
-    return workload.stored_fields(column)
-
-
-def test_other_fields_are_those_that_the_configuration_names() -> None:
-    names = ("time_s", "energy_gev", "zenith_rad", "depth_m", "mass_a")
-    assert primary_of(SourceConfig(fields={"primary": names})) == names
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

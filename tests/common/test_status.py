@@ -94,7 +94,7 @@ def test_a_forked_process_does_not_close_the_descriptor_that_its_parent_kept_in_
 
 
 def test_a_rate_forgets_what_is_older_than_its_window() -> None:
-    rate = Rate(window_s=5.0)
+    rate = Rate()
     values = [rate.update(float(s), 1000.0 * min(s, 3)) for s in range(12)]
     assert values[3] == pytest.approx(1000.0)
     assert values[6] == pytest.approx(400.0)  # 5 s back it stood at 1000, now at 3000
@@ -102,7 +102,7 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
 
 
 def test_a_hop_adds_up_its_waits_and_means_its_occupancy_over_time() -> None:
-    meter = HopMeter(window_s=10.0)
+    meter = HopMeter()
     meter.hop(0.0)
     meter.add(1.0, put=1.0, occupancy=1.0)
     meter.add(3.0, get=0.5, occupancy=0.25)
@@ -133,7 +133,7 @@ TRAINER = TrainerStatus(
 )
 
 
-def test_every_hop_and_every_stall_has_its_numbers_under_its_name() -> None:
+def test_every_number_of_the_status_files_is_there_under_its_name_and_process_ids_and_texts_are_not() -> None:
     told = values(FETCHER, TRAINER)
     for hop in HOPS:
         for number in ("wait_put_s", "wait_get_s", "wait_put_share", "wait_get_share", "occupancy"):
@@ -142,6 +142,10 @@ def test_every_hop_and_every_stall_has_its_numbers_under_its_name() -> None:
         assert {f"stall/{reason}_s", f"stall/{reason}_share"} <= told.keys()
     assert (told["hop/slots/wait_put_s"], told["hop/slots/occupancy"]) == (1.0, 0.25)
     assert (told["stall/no_credit_s"], told["stall/no_credit_share"], told["stall/not_staged_s"]) == (3.0, 0.5, 0.0)
+    assert (told["fetcher/events_decoded"], told["fetcher/slots"]) == (7.0, 8.0)
+    assert (told["trainer/step"], told["trainer/events_trained"], told["train/c_loss"]) == (11.0, 5.0, -1.5)
+    assert not {4242.0, 4243.0, 4244.0} & set(told.values())
+    assert all(isinstance(value, float) for value in told.values())
 
 
 def test_a_service_without_a_status_is_not_made_up() -> None:
@@ -150,14 +154,6 @@ def test_a_service_without_a_status_is_not_made_up() -> None:
     assert "hop/batches/occupancy" not in alone
     assert not any(name.startswith(("fetcher/", "stall/", "hop/slots/")) for name in alone)
     assert not any(name.startswith(("trainer/", "train/")) for name in values(FETCHER, None))
-
-
-def test_numbers_of_the_status_files_are_there_and_process_ids_and_texts_are_not() -> None:
-    told = values(FETCHER, TRAINER)
-    assert (told["fetcher/events_decoded"], told["fetcher/slots"]) == (7.0, 8.0)
-    assert (told["trainer/step"], told["trainer/events_trained"], told["train/c_loss"]) == (11.0, 5.0, -1.5)
-    assert not {4242.0, 4243.0, 4244.0} & set(told.values())
-    assert all(isinstance(value, float) for value in told.values())
 
 
 def test_what_only_grows_is_a_counter() -> None:

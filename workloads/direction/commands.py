@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from common.errors import BadInputError
-from common.files.local import files_below, files_matching
+from common.files.local import each_match, files_below
 from common.options import InputCommand, config_options, device_option, input_option, output_option, token_file_option
 from common.paths import user_path
 from workloads.base.interface import Front
@@ -96,7 +96,7 @@ def _files(inputs: tuple[str, ...], out: Path) -> Iterator[Path]:
         if path.is_dir() and path != out:
             found = [file for file in found if out not in file.parents]
         if not found and glob.has_magic(text):
-            found = files_matching(path)
+            found = sorted(each_match(path))
         if not found:
             raise BadInputError(f"{text}: no such file, or no data file in it")
         yield from found

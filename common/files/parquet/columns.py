@@ -12,18 +12,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import BadInputError
-from common.files.rows import BadList, BadNumber
+from common.files.rows import BadList, BadNumber, Bool, Int64
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "float"}
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -180,7 +177,7 @@ def stored_matrix(lists: pa.Array, width: int, columns: slice | list[int]) -> Ar
     if not pa.types.is_fixed_size_list(lists.type):
         offsets = lists.offsets.to_numpy()
         # One comparison instead of a difference and a comparison: the offsets of lists of one length are multiples.
-        expected = _multiples(len(offsets), width, offsets.dtype.str)
+        expected = _multiples(1 << max(len(offsets) - 1, 1).bit_length(), width, offsets.dtype.str)[: len(offsets)]
         if not np.array_equal(offsets - offsets[0] if offsets[0] else offsets, expected):
             lengths = np.diff(offsets)
             wrong = lengths != width
@@ -226,10 +223,6 @@ def converted(values: Array, dtype: str) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _multiples_of(width: int, dtype: str, length: int) -> Array:
-    return np.arange(0, length * width, width, dtype=dtype)
-
-
 def _multiples(length: int, width: int, dtype: str) -> Array:
     """Multiples 0, width, 2 width, … (length,)."""
-    return _multiples_of(width, dtype, 1 << max(length - 1, 1).bit_length())[:length]
+    return np.arange(0, length * width, width, dtype=dtype)

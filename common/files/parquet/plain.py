@@ -13,17 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.files.parquet.columns import lists_of
 from common.files.parquet.footer import ColumnChunk, ParquetFooter, RowGroupMetadata
-from common.files.rows import RaggedRows, address, checked, offsets_of
+from common.files.rows import Int64, RaggedRows, address, checked, offsets_of
 from common.schema import Column, EventSchema, SourceColumn
 from common.unit_arrays import Array
-
-Int64 = npt.NDArray[np.int64]
 
 _PHYSICAL = {"<f4": "FLOAT", "<f8": "DOUBLE", "<i4": "INT32", "<u4": "INT32", "<i8": "INT64", "<u8": "INT64"}
 """Types whose numbers are stored as they are."""

@@ -38,7 +38,9 @@ from common.files.rows import (
     BadNumber,
     BadRowsError,
     Beat,
+    Bool,
     BrokenRule,
+    Int64,
     RaggedRows,
     Room,
     checked,
@@ -55,9 +57,7 @@ from common.unit_arrays import Array
 _ID_BITS = 63
 """Bits of a made id: it fits signed and unsigned columns."""
 
-Int64 = npt.NDArray[np.int64]
 
-Bool = npt.NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.generic)
 _NO_NULL = 'none (source.nulls = "empty" would count it as empty)'
 _FEW_ROWS = 64
@@ -154,14 +154,14 @@ def to_rows(batch: pa.RecordBatch, workload: EventSchema, large_above: int, room
 
     Columns of particles that several columns of the file fill are in ``room``, the others in Arrow's buffers.
     """
-    mark, places, broken = room.mark(), np.arange(batch.num_rows), list[BrokenRule]()
+    filled, places, broken = dict(room.filled), np.arange(batch.num_rows), list[BrokenRule]()
     while True:  # once for a good batch, and once more for each rule of the columns that an event breaks
         try:
             rows = _converted(batch if not broken else batch.take(pa.array(places)), workload, large_above, room)
         except _BadEvents as error:
             broken.append(error.broken.at(places))
             places = np.delete(places, error.broken.rows)
-            room.free_from(mark)
+            room.filled = dict(filled)
         else:
             break
     rows = _at_their_places(rows, places, batch.num_rows, broken) if broken else rows
@@ -238,7 +238,13 @@ class _Columns:
         """Add a column of lists of numbers, or of lists of lists. Raises _BadEvents."""
         lists, names = inside(self._batch.column(source.path[0]), source.path[1:])
         self._null_rows(lists, source)  # a null list has no particles
-        counts = self._checked_counts(list_lengths(lists), source)
+        counts = list_lengths(lists)
+        if self.counts is None:
+            self.counts = counts
+        elif not np.array_equal(self.counts, counts):
+            rows = np.flatnonzero(self.counts != counts)
+            found = f"{counts[rows[0]]} particles; another column has {self.counts[rows[0]]}"
+            raise self._error(source, rows, found, "the same number in all")
         values, _ = inside(flattened(lists), names)
         null = null_mask(values)
         if null is not None:
@@ -252,16 +258,6 @@ class _Columns:
         if null is not None and self._workload.source.nulls == "error":
             raise self._error(source, np.flatnonzero(null), "the value is null", _NO_NULL)
         return null
-
-    def _checked_counts(self, counts: Int64, source: SourceColumn) -> Int64:
-        """Counts, checked: particle columns of one event must have the same length."""
-        if self.counts is None:
-            self.counts = counts
-        elif not np.array_equal(self.counts, counts):
-            rows = np.flatnonzero(self.counts != counts)
-            found = f"{counts[rows[0]]} particles; another column has {self.counts[rows[0]]}"
-            raise self._error(source, rows, found, "the same number in all")
-        return counts
 
     def _fill(self, values: pa.Array, null: Bool | None, source: SourceColumn, counts: Int64 | None) -> None:
         """Fill ``source``'s fields of its column; zeros where the value is null."""
@@ -419,7 +415,7 @@ class ParquetReader:
 
     def _batches(self, parts: Sequence[Part], beat: Beat) -> Iterator[pa.RecordBatch]:
         """Record batches with the rows of parts of one file."""
-        path, where = parts[0].path, _name(parts[0])
+        path, where = parts[0].path, f"{parts[0].name}: row group {parts[0].row_group}"
         if not path:
             raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
         try:
@@ -524,10 +520,6 @@ class _Rows:
             joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
             for batch in joined:
                 self._pieces.append(to_rows(batch, self._workload, self._large_above, self._room))
-
-
-def _name(part: Part) -> str:
-    return f"{part.name}: row group {part.row_group}"
 
 
 @dataclass

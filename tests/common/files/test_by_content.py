@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import h5py
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hdf5_files import write_hdf5
@@ -19,7 +18,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import read_footer
 from common.files.local import BadFileError, file_kind
-from common.plan import Footer, RowGroup, SlotCapacity
+from common.plan import Footer, SlotCapacity
 from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(unit_events=50, max_particles=100, max_particles_per_event=40, slot_mib=0.0157)
@@ -55,11 +54,6 @@ def test_anything_else_is_named_by_what_it_begins_with(tmp_path: Path, content: 
 
 def footer_of(path: Path) -> Footer:
     return read_footer(path, MUONS, STREAM, CAPACITY)
-
-
-def test_a_footer_tells_rows_and_particles_of_every_row_group(tmp_path: Path) -> None:
-    path = write_events(tmp_path / "f.parquet", make_events([1, 2, 3, 4, 5]), row_group_rows=2)
-    assert footer_of(path) == Footer((RowGroup(2, 3), RowGroup(2, 7), RowGroup(1, 5)))
 
 
 @settings(deadline=None, max_examples=40)
@@ -109,24 +103,3 @@ def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path, col
     with pytest.raises(BadFileError, match=f"column '{column}' is missing; the file has .*primary_minor_id") as told:
         footer_of(tmp_path / "f.parquet")
     assert told.value.rows == 2
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "expected"),
-    [
-        ("muons", pa.list_(pa.float32()), "list<list<float>>"),
-        ("muons", pa.list_(pa.list_(pa.int32())), "list<list<float>>"),
-        ("primary", pa.float32(), "list<float>"),
-        ("primary", pa.list_(pa.string()), "list<float>"),
-        ("primary_major_id", pa.float64(), "an integer"),
-        ("primary_minor_id", pa.list_(pa.uint64()), "an integer"),
-    ],
-)
-def test_a_column_of_another_type_is_named(tmp_path: Path, column: str, kind: pa.DataType, expected: str) -> None:
-    table = make_table(make_events([1]))
-    place = table.schema.names.index(column)
-    pq.write_table(table.set_column(place, column, pa.nulls(1, kind)), tmp_path / "f.parquet")
-    with pytest.raises(BadFileError) as told:
-        footer_of(tmp_path / "f.parquet")
-    assert f"column '{column}' has type" in str(told.value)
-    assert str(told.value).endswith(f"expected {expected}")

@@ -101,10 +101,6 @@ def one_column(dtype: str, per: Per, form: str = "flat", file_dtype: str = "") -
     return [tested, other]
 
 
-def forms_of(per: Per) -> list[str]:
-    return [form for form in FORMS if per == "particle" or form not in ("shared struct", "struct of lists")]
-
-
 @pytest.mark.parametrize(
     ("per", "form"), [("event", "list"), ("event", "flat"), ("particle", "list"), ("particle", "shared struct")]
 )
@@ -112,7 +108,6 @@ def forms_of(per: Per) -> list[str]:
     ("dtype", "file_dtype", "value", "told"),
     [
         ("<i2", "<i8", 32768, "32768; expected -32768 to 32767"),
-        ("<i2", "<i4", -32769, "-32769; expected -32768 to 32767"),
         ("|u1", "<i2", -1, "-1; expected 0 to 255"),
         ("<u8", "<i8", -1, "-1; expected 0 to 18446744073709551615"),
         ("<i8", "<u8", 2**63, "9223372036854775808; expected -9223372036854775808 to 9223372036854775807"),
@@ -146,7 +141,7 @@ def test_a_number_that_the_column_cannot_hold_is_named_with_its_place(
 def test_another_kind_of_number_is_refused_by_its_footer(
     tmp_path: Path, per: Per, dtype: str, file_dtype: str, told: str
 ) -> None:
-    for form in forms_of(per):
+    for form in FORMS if per == "particle" else set(FORMS) - {"shared struct", "struct of lists"}:
         forms = one_column(dtype, per, form, file_dtype)
         made = make([replace(forms[0], column=replace(forms[0].column, dtype=file_dtype)), forms[1]], [2, 1], 1)
         path = write(tmp_path / f"{form}.parquet", made, rows_per_group=2)
@@ -227,7 +222,6 @@ def test_columns_of_one_event_have_the_same_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "rule", "value", "told"),
     [
-        ("flat", ValueRule("sensor", 0, minimum=0), -1, "sensor is -1; expected a number of at least 0"),
         (
             "shared struct",
             ValueRule("sensor", 0, minimum=0, maximum=5159),
@@ -235,12 +229,7 @@ def test_columns_of_one_event_have_the_same_length(tmp_path: Path) -> None:
             "sensor is 5160; expected a number of at least 0 and of at most 5159",
         ),
         ("flat", None, np.nan, "charge is nan; expected a finite number"),
-        (
-            "shared struct",
-            ValueRule("charge", 0, maximum=10.0),
-            11.0,
-            "charge is 11; expected a finite number of at most 10",
-        ),
+        ("flat", ValueRule("charge", 0, maximum=10.0), 11, "charge is 11; expected a finite number of at most 10"),
     ],
 )
 def test_rules_hold_for_numbers_of_every_type(
@@ -273,14 +262,6 @@ def test_a_rule_is_not_about_events_that_are_null(tmp_path: Path) -> None:
     workload = replace(made.workload, rules=(ValueRule("tested", 0, minimum=5, maximum=9),))
     [(tally, arrays)] = decoded(path, workload, STREAM)
     assert (tally.bad, tally.empty, sorted(events_in([(tally, arrays)]))) == ((), 1, [0, 2])
-    made.stored["tested"][2] = 10
-    path = write(tmp_path / "g.parquet", made, rows_per_group=3)
-    [(tally, arrays)] = decoded(path, workload, STREAM)
-    assert told_of(tally) == (
-        "column 'tested', x: expected a number of at least 5 and of at most 9",
-        "row group 0, row 2 of the file: x is 10",
-    )
-    assert (tally.empty, tally.invalid, sorted(events_in([(tally, arrays)]))) == (1, 1, [0])
 
 
 @pytest.mark.parametrize("form", ["flat", "shared struct"])

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import functools
 import glob
-import http.server
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import pytest
 from common.errors import BadInputError, TransientError
 from common.files import local as listing
 from common.files.inputs import NOT_UTF8, expand
-from common.files.local import files_matching, named_inputs
+from common.files.local import each_match, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SourceFile
 from services.config.root import Config
@@ -66,17 +63,6 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> Non
     (tmp_path / "a[1].parquet").touch()
     (tmp_path / "a1.parquet").touch()
     assert names(listed([str(tmp_path / "a[1].parquet")]), tmp_path) == [("a[1].parquet", 0)]
-
-
-def test_a_relative_path_is_made_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    for text in ("a.parquet", f"file://{folder}/a.parquet"):
-        assert listed([text]) == [SourceFile(str(folder / "a.parquet"), 1)]
-
-
-def test_every_file_comes_once_in_the_order_of_the_inputs(folder: Path) -> None:
-    found = listed([str(folder / "sub"), str(folder / "b.parquet"), str(folder), f"file://{folder}/b.parquet"])
-    assert [name for name, _ in names(found, folder)] == ["sub/c.parquet", "b.parquet", "a.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +126,7 @@ def test_a_glob_matches_what_python_s_glob_matches(folder: Path, pattern: str) -
     (folder / ".hidden/h.parquet").touch()
     (folder / "linked").symlink_to("deep")
     expected = {Path(name) for name in glob.glob(f"{folder}/{pattern}", recursive=True) if not Path(name).is_dir()}  # noqa: PTH207
-    assert set(files_matching(folder / pattern)) == expected
+    assert set(each_match(folder / pattern)) == expected
 
 
 @pytest.mark.parametrize("pattern", ["", "**/*.parquet", "sub/c.parquet", "*/c.parquet"])
@@ -223,37 +209,6 @@ def test_a_remote_input_that_is_not_there_is_named(memory: str) -> None:
     for name in ("nowhere.parquet", "nowhere-*.parquet", "sub/x?"):
         with pytest.raises(BadInputError, match=r"no such file|no file matches"):
             listed([f"{memory}/{name}"])
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def send_head(self) -> Any:
-        return self.send_error(500) if "broken" in self.path else super().send_head()
-
-
-@pytest.fixture
-def server(folder: Path) -> Iterator[str]:
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{made.server_port}"
-        made.shutdown()
-        thread.join()
-
-
-def test_a_file_behind_http_has_its_size_and_its_query_is_part_of_the_url(server: str) -> None:
-    for url in (f"{server}/b.parquet", f"{server}/b.parquet?set=1"):
-        assert listed([url]) == [SourceFile(url, 2)]
-
-
-def test_a_file_or_server_that_is_not_there_or_fails_is_named_in_one_line(server: str) -> None:
-    for url in (f"{server}/nowhere.parquet", f"{server}/broken.parquet", "http://127.0.0.1:9/x.parquet"):
-        with pytest.raises(BadInputError, match=re.escape(url)) as error:
-            listed([url])
-        assert "\n" not in str(error.value)
 
 
 def test_a_list_file_names_inputs_or_files_with_size_and_checksum(folder: Path) -> None:

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import decoded_files
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from decoded_files import decoded, planned
 from muon_files import Event, make_event, make_events, make_table, write_events
 
 from common.config import SourceConfig, StreamConfig
 from common.files.parquet.reader import ParquetReader
-from common.messages import Layout, Tally, Unit
-from common.schema import UnitArrays
 from common.status import OUTLIER_FOLDER
 from workloads.muons.columns import MUONS, slant_depth_m
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)
-AS_IT_IS = SourceConfig()
-
-
-def decoded(
-    path: Path, run_dir: Path, stream: StreamConfig, source: SourceConfig = AS_IT_IS
-) -> list[tuple[Unit, Layout, Tally, UnitArrays]]:
-    """All units of a file: planned from its footer, then decoded."""
-    workload = MUONS.stored_as(source)
-    units = decoded_files.planned([path], workload, stream)
-    found = decoded_files.decoded(units, workload, stream, run_dir)
-    return [(one.unit, one.layout, one.tally, one.arrays) for one in found]
 
 
 def test_slant_depths_are_vertical_in_the_slot_and_as_they_were_among_the_outliers(tmp_path: Path) -> None:
@@ -41,30 +28,12 @@ def test_slant_depths_are_vertical_in_the_slot_and_as_they_were_among_the_outlie
     ]
     path = tmp_path / "f.parquet"
     pq.write_table(make_table(events, number=pa.float64()), path)
-    source = SourceConfig(depth_kind="slant")
-    ((_, layout, _, arrays),) = decoded(path, tmp_path, STREAM.model_copy(update={"shuffle": False}), source)
-    assert layout.events == 2
-    np.testing.assert_allclose(arrays.event_columns["primary"][:, 3], depth_m[:2], rtol=1e-6)
+    workload, stream = MUONS.stored_as(SourceConfig(depth_kind="slant")), STREAM.model_copy(update={"shuffle": False})
+    (one,) = decoded(planned([path], workload, stream), workload, stream, tmp_path)
+    np.testing.assert_allclose(one.arrays.event_columns["primary"][:, 3], depth_m[:2], rtol=1e-6)
     (path,) = (tmp_path / OUTLIER_FOLDER).glob("unit-0000000000-*.parquet")
     (aside,) = pq.read_table(path)["primary"].to_pylist()
     assert aside[3] == slant_m[2], "an outlier file is an input like the one that it comes from"
-
-
-def with_nulls() -> list[Event]:
-    """No primary; no list of particles; one particle of three null; whole."""
-    events = make_events([2, 2, 3, 1])
-    events[0] = Event(0, 0, None, events[0].muons)  # type: ignore[arg-type]
-    events[1] = Event(1, 1, events[1].primary, None)  # type: ignore[arg-type]
-    events[2] = Event(2, 2, events[2].primary, (events[2].muons[0], None, events[2].muons[2]))  # type: ignore[arg-type]
-    return events
-
-
-def test_nulls_are_a_named_error_by_default(tmp_path: Path) -> None:
-    ((_, layout, tally, _),) = decoded(write_events(tmp_path / "f.parquet", with_nulls()), tmp_path, STREAM)
-    assert (layout.events, tally.quarantined) == (0, 4)
-    assert "3 of its 4 events are invalid" in tally.bad[0].reason
-    assert "column 'primary': expected none (source.nulls = " in tally.bad[0].reason
-    assert "row 0 of the file: the value is null" in tally.bad[0].reason
 
 
 def test_files_of_different_layouts_make_one_unit(tmp_path: Path) -> None:
@@ -76,7 +45,7 @@ def test_files_of_different_layouts_make_one_unit(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.parquet" for i in range(3)]
     for path, table in zip(paths, tables, strict=True):
         pq.write_table(table, path, use_dictionary=False)
-    (one,) = decoded_files.decoded(decoded_files.planned(paths, MUONS, stream), MUONS, stream, tmp_path)
+    (one,) = decoded(planned(paths, MUONS, stream), MUONS, stream, tmp_path)
     majors = one.arrays.event_columns["primary_id"][:, 0].tolist()
     assert sorted(majors) == [0, 2, 10, 12, 20, 22]
     assert one.tally.outliers == 3
@@ -92,8 +61,8 @@ def test_spans_of_one_large_row_group_are_read_in_one_pass(tmp_path: Path, monke
     iterate = ParquetReader._iterate
     monkeypatch.setattr(ParquetReader, "_iterate", lambda *args: scans.append(1) or iterate(*args))  # type: ignore[func-returns-value]
     stream = STREAM.model_copy(update={"unit_events": 30, "slot_mib": 4096 / 2**20})
-    found = decoded(path, tmp_path, stream)
+    found = decoded(planned([path], MUONS, stream), MUONS, stream, tmp_path)
     assert len(found) > 5
-    rows = [row for _, _, _, arrays in found for row in arrays.event_columns["source_row"][:, 0].tolist()]
+    rows = [row for one in found for row in one.arrays.event_columns["source_row"][:, 0].tolist()]
     assert sorted(rows) == list(range(400)), "an event comes once"
     assert len(scans) == 1

@@ -18,7 +18,6 @@ from common.errors import BadInputError
 from common.files.by_content import plan_file, rows_of
 from common.files.parquet.footer import footer_digest
 from common.files.rows import BadRowsError
-from common.plan import plan_hash
 from common.schema import EventSchema
 from icestream.commands.convert import convert_file
 from services.config.root import load_config
@@ -104,16 +103,6 @@ def test_ids_inside_the_lists_are_said_with_settings_that_read_the_same_events(
     assert equal(arrays(path, schema_for(*fields(inside=True, time=time))), plain)
 
 
-def test_primaries_and_muons_with_times_are_said_in_one_message(
-    tmp_path: Path, plain: dict[str, npt.NDArray[np.generic]]
-) -> None:
-    path = write(tmp_path / "old.parquet", EVENTS, inside=False, time=True, columns=True)
-    message = said(path)
-    assert "primary has lists of 5 numbers" in message
-    assert "muons has lists of 4 numbers" in message
-    assert equal(arrays(path, schema_for(*fields(inside=False, time=True))), plain)
-
-
 def test_files_without_ids_get_a_digest_of_the_file_and_the_row(
     tmp_path: Path, plain: dict[str, npt.NDArray[np.generic]]
 ) -> None:
@@ -186,7 +175,3 @@ def test_one_damaged_list_is_no_layout_of_its_own(tmp_path: Path) -> None:
     assert footer.rows == len(events)
     with pytest.raises(BadRowsError, match="a list has 2 numbers; expected 4"):
         arrays(path, MUONS)
-
-
-def test_the_plan_of_files_with_columns_of_ids_has_the_hash_that_it_had() -> None:
-    assert plan_hash(MUONS, StreamConfig(), 0) != plan_hash(schema_for("source.ids=rows"), StreamConfig(), 0)

@@ -149,13 +149,6 @@ def test_a_list_with_numbers_of_its_own_cannot_be_columns_too() -> None:
     assert schema({"primary": "shower"}, fields=fields).source_columns[2].stored == tuple(fields["primary"])
 
 
-def test_a_name_that_a_file_lacks_is_said_with_those_that_it_has(tmp_path: Path) -> None:
-    path = tmp_path / "flat.parquet"
-    pq.write_table(flat_table(make_events([1, 2])), path)
-    with pytest.raises(BadInputError, match=r"column 'Energy' is missing; the file has run, event, energy, zenith, A"):
-        planned([path], schema(FLAT | {"primary": ["Energy", "zenith", "A", "depth"]}), STREAM)
-
-
 def test_inspect_prints_the_settings_with_which_a_foreign_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "foreign.parquet"
     pq.write_table(flat_table(make_events([1, 2, 3])), path)

@@ -31,16 +31,6 @@ def part_of(path: Path, rows: int, *, row_group: int = 0, first_row: int = 0) ->
     return Part(0, str(path), row_group, first_row, rows, 1 << 20, 0)
 
 
-@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
-@pytest.mark.parametrize("number", [pa.float32(), pa.float64()])
-def test_rows_are_what_a_loop_over_them_gives(
-    tmp_path: Path, reader: ParquetReader, list_of: object, number: pa.DataType
-) -> None:
-    events = make_events([3, 0, 1, 7, 0, 0, 2])
-    pq.write_table(make_table(events, list_of=list_of, number=number), tmp_path / "f.parquet")  # type: ignore[arg-type]
-    assert_rows(reader.read([part_of(tmp_path / "f.parquet", 7)]), events)
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.data())
 def test_any_part_of_a_row_group_is_those_rows(
@@ -91,13 +81,6 @@ GOOD = [make_event(number, 2) for number in range(12)]
 BROKEN_ROW = 9
 
 
-def broken(**fields: object) -> list[Event]:
-    """GOOD, but one event is another; the ninth row of a part that begins at row 4 is row 9 of the row group."""
-    events = list(GOOD)
-    events[BROKEN_ROW] = replace(events[BROKEN_ROW], **fields)  # type: ignore[arg-type]
-    return events
-
-
 NAN, INF = float("nan"), float("inf")
 
 
@@ -106,7 +89,6 @@ NAN, INF = float("nan"), float("inf")
     [
         ({"muons": ((1.0, 2.0, 3.0), (NAN, 0.0, 0.0))}, "muons", "energy_gev is nan"),
         ({"muons": ((1.0, INF, 3.0),)}, "muons", "x_m is inf"),
-        ({"muons": ((1.0, 2.0, NAN),)}, "muons", "y_m is nan"),
         ({"muons": ((1.0, 2.0, 1e300),)}, "muons", "y_m is inf"),
         ({"muons": ((1.0, 2.0),)}, "muons", "a list has 2 numbers; expected 3"),
         ({"muons": ((1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0))}, "muons", "a list has 4 numbers; expected 3"),
@@ -128,7 +110,8 @@ def test_one_bad_event_is_invalid_and_all_others_are_read(
     tmp_path: Path, reader: ParquetReader, fields: dict[str, object], column: str, told: str, first_row: int
 ) -> None:
     path = tmp_path / "f.parquet"
-    table = make_table(broken(**fields), number=pa.float64())
+    events = [*GOOD[:BROKEN_ROW], replace(GOOD[BROKEN_ROW], **fields), *GOOD[BROKEN_ROW + 1 :]]  # type: ignore[arg-type]
+    table = make_table(events, number=pa.float64())
     pq.write_table(table, path)
     part = part_of(path, 12 - first_row, first_row=first_row)
     [rows] = reader.read([part])

@@ -81,15 +81,10 @@ def invalid_of(pieces: Sequence[RaggedRows]) -> tuple[dict[str, list[int]], str]
     return found, str([row for piece in pieces if piece.invalid_events for row in piece.invalid_events.to_pylist()])
 
 
-def parts_of(path: Path, workload: EventSchema = MUONS) -> list[Part]:
-    """Parts of a file as the fetcher plans them. Raises BadFileError."""
-    footer = read_footer(path, workload, STREAM, SlotCapacity(workload, STREAM))
-    return [Part(0, str(path), i, 0, group.rows, group.particles, 0) for i, group in enumerate(footer.row_groups)]
-
-
 def read_in_cpp(path: Path, workload: EventSchema = MUONS, large_above: int = 1 << 40) -> bool:
-    """Compare both ways; True if C++ has read the file."""
-    parts = parts_of(path, workload)
+    """Compare both ways; True if C++ has read the file. Raises BadFileError if it can't be planned."""
+    groups = read_footer(path, workload, STREAM, SlotCapacity(workload, STREAM)).row_groups
+    parts = [Part(0, str(path), i, 0, group.rows, group.particles, 0) for i, group in enumerate(groups)]
     by_arrow, _ = rows_of(path, parts, workload, large_above, in_cpp=False)
     found, was_used = rows_of(path, parts, workload, large_above, in_cpp=True)
     assert found == by_arrow

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import http.server
 import io
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[int | str] = []
+        self.head_status = 200
         self.heads = self.gets = self.sent = 0
 
     @property
@@ -65,7 +67,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         if not self.leads_away():
             self.server.heads += 1
-            self.begin(200, len(BODY))
+            self.begin(self.server.head_status, len(BODY))
 
     def do_GET(self) -> None:
         if self.leads_away():
@@ -105,6 +107,20 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch.retry, "wait", tenacity.wait_none())  # type: ignore[attr-defined]
+
+
+def test_a_file_behind_http_has_its_size_and_its_query_is_part_of_the_url(server: Server) -> None:
+    for url in (server.source.url, f"{server.source.url}?set=1"):
+        assert list(_expand_remote(url)) == [SourceFile(url, len(BODY))]
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_file_or_server_that_is_not_there_or_fails_is_named_in_one_line(server: Server, status: int) -> None:
+    server.head_status, server.answers = status, [status] * 10
+    for url in (server.source.url, "http://127.0.0.1:9/x.parquet"):
+        with pytest.raises(BadInputError, match=re.escape(url)) as error:
+            list(_expand_remote(url))
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("failure", [500, 503, 408, 429, "short"])

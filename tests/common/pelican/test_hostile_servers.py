@@ -169,7 +169,7 @@ def test_only_the_expected_errors_rise_whatever_anybody_answers(
         for call in (
             lambda: fresh.download(place, tmp_path / "part", 1000),
             lambda: fresh.expand(federation.url("/public/h/*"), (".bin",)),
-            lambda: fresh.sources(place),
+            lambda: fresh.run(lambda one: one.sources("/public/h/a.bin", fresh=True), place),
             lambda: fresh.run(lambda one: upload(one, "/public/h/b", tmp_path / "file"), place),
         ):
             (tmp_path / "file").write_bytes(b"x")

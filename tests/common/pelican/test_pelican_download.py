@@ -185,17 +185,6 @@ def test_dead_caches_are_unavailable_and_what_came_stays_for_the_next_try(
     fetched(pelican(), url, tmp_path / "a")
 
 
-def test_a_director_that_is_down_is_told_and_the_next_call_works(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path
-) -> None:
-    federation.director.fault("status", 503, methods=("GET",), match="^/public")
-    thread = pelican()
-    with pytest.raises(UnavailableError, match=r"the director of .* answered 503"):
-        thread.download(url, tmp_path / "a", SIZE)
-    federation.heal()
-    assert fetched(thread, url, tmp_path / "a") == ["ok"]
-
-
 @pytest.fixture
 def private(federation: Federation, request: pytest.FixtureRequest) -> str:
     path = f"/private/dl/{abs(hash(request.node.name))}.bin"
@@ -258,20 +247,6 @@ def test_a_full_disk_is_our_problem_and_not_the_servers(
     with pytest.raises(OSError, match="No space left") as error:
         pelican().download(url, tmp_path / "a", SIZE)
     assert error.value.filename == str(tmp_path / "a")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the fault proxy's own connections
-@pytest.mark.parametrize(("how", "first"), [("kill", "Client"), ("freeze", "Timeout")])
-def test_a_cache_process_that_is_killed_or_stopped_costs_one_attempt(
-    federation: Federation, pelican: Make, url: str, tmp_path: Path, how: str, first: str
-) -> None:
-    getattr(federation.caches[0], how)()
-    try:
-        bad, ok = fetched(pelican(timeout_s=SHORT_S if how == "freeze" else TIMEOUT_S), url, tmp_path / "a")
-    finally:
-        federation.caches[0].restart()
-    assert ok == "ok"
-    assert first in bad
 
 
 def test_a_certificate_that_is_not_trusted_is_told_with_the_cure(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
 import pytest
 
 from common.errors import BadInputError
@@ -37,23 +35,6 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     assert is_pelican(text) == text.startswith("pelican://")
     with pytest.raises(BadInputError, match="expected pelican://HOST/path"):
         PelicanUrl.parse(text)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_are_literal_in_addresses(name: str) -> None:
-    url = PelicanUrl.parse(f"pelican://host/d/{name}")
-    assert url.path == f"/d/{name}"
-    assert PelicanUrl.parse(str(url)) == url
-    assert str(PelicanUrl("host", "/elsewhere").at(url.path)) == str(url)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_escaped_paths_hold_nothing_that_ends_a_path_and_come_back_unescaped(name: str) -> None:
-    text = escaped(f"/d/{name}")
-    assert unquote(text) == f"/d/{name}"
-    assert text.isascii()
-    assert not set(text) & set(' ?#"<>')
-    assert escaped("/a~b/c") == "/a~b/c"
 
 
 def go_escaped(path: str) -> str:

@@ -26,15 +26,10 @@ AUDIENCES = [ANY, "ANY", "https://cache.org:8443", "cache.org", "https://cache.o
 SCOPES = ["storage.read:/d", "storage.read:/", "storage.read:/ns/d", "storage.read:/e", "storage.modify:/d"]
 
 
-def scope(text: str) -> Scope:
-    permission, _, path = text.partition(":")
-    return Scope(permission, path)
-
-
 CLAIMS = st.builds(
     TokenClaims,
     issuer=st.sampled_from(ISSUERS),
-    scopes=st.none() | st.frozensets(st.sampled_from(SCOPES).map(scope), max_size=3),
+    scopes=st.none() | st.frozensets(st.sampled_from(SCOPES).map(lambda text: Scope(*text.split(":"))), max_size=3),
     audience=st.lists(st.sampled_from(AUDIENCES), max_size=2).map(tuple),
 )
 RECIPIENTS = st.builds(

@@ -224,7 +224,7 @@ def test_a_file_that_changes_is_read_again_while_the_old_token_still_lasts(
 
 
 @pytest.mark.parametrize("broken", ["", "half a tok", "{", None])
-def test_a_file_that_is_away_or_half_written_costs_nothing_while_its_token_lasts(
+def test_a_file_that_is_away_or_half_written_costs_nothing_while_its_token_lasts_then_it_is_waited_for(
     environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path, broken: str | None
 ) -> None:
     first, second = minted(issuer), minted(issuer, ttl_s=6000)
@@ -235,20 +235,6 @@ def test_a_file_that_is_away_or_half_written_costs_nothing_while_its_token_lasts
         path.unlink()
     else:
         token_file(path, broken)
-    assert source.current() == first
-    clock.now_s += 601
-    with pytest.raises(TokenExpired, match=str(path)):
-        source.current()
-    token_file(path, second)
-    assert source.current() == second
-
-
-def test_an_expired_token_pauses_with_guidance_and_a_new_one_goes_on_at_once(
-    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
-) -> None:
-    first, second = minted(issuer), minted(issuer, ttl_s=6000)
-    path = token_file(tmp_path / "token", first)
-    source = a_source(environment, clock, file=path)
     assert source.current() == first
     clock.now_s += 600 + 250
     for _ in range(3):  # as often as it is retried
@@ -311,18 +297,6 @@ def test_a_refused_token_gives_way_to_each_other_one_once(
     token_file(path, third)
     assert source.refused(first)
     assert source.current() == third
-
-
-def test_an_opaque_token_is_used_until_it_is_refused(environment: dict[str, str], clock: Clock, tmp_path: Path) -> None:
-    path = token_file(tmp_path / "token", "opaque-1")
-    source = a_source(environment, clock, file=path, federation="osg-htc.org")
-    clock.now_s += 1e9
-    assert source.current() == "opaque-1"
-    assert not source.refused("opaque-1")
-    token_file(path, "opaque-2")
-    assert source.refused("opaque-1")
-    assert source.current() == "opaque-2"
-    assert source.not_covered() == ""
 
 
 def test_condors_only_or_first_token_is_taken_where_none_is_called_scitokens(

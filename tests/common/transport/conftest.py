@@ -9,7 +9,7 @@ import pytest
 from local_peers import MODES, PLAN, SLOT_BYTES, SLOTS
 
 from common.config import TransportConfig
-from common.transport import Arena, PeerTransport, ServerTransport
+from common.transport import Arena, ServerTransport
 
 
 @pytest.fixture
@@ -37,12 +37,3 @@ def server(run_dir: Path, config: TransportConfig, arena: Arena) -> Iterator[Ser
     made = ServerTransport(run_dir, config, arena, PLAN)
     yield made
     made.close()
-
-
-@pytest.fixture
-def peers() -> Iterator[list[PeerTransport]]:
-    """Whoever is in this list at the end is closed."""
-    connected: list[PeerTransport] = []
-    yield connected
-    for peer in connected:
-        peer.close()

@@ -18,9 +18,9 @@ from common.transport import SOCKET_FOLDER, Arena, PeerTransport, Received, Serv
 
 
 def test_a_peer_gets_plan_and_arena_and_messages_go_both_ways(
-    server: ServerTransport, run_dir: Path, config: TransportConfig, arena: Arena, peers: list[PeerTransport]
+    server: ServerTransport, run_dir: Path, config: TransportConfig, arena: Arena
 ) -> None:
-    peers.append(peer := connect(server, run_dir, config))
+    peer = connect(server, run_dir, config)
     assert peer.plan_hash == PLAN
     peer.arena.slot(1)[:3] = [7, 8, 9]
     assert arena.slot(1)[:3].tolist() == [7, 8, 9]
@@ -30,6 +30,7 @@ def test_a_peer_gets_plan_and_arena_and_messages_go_both_ways(
     assert event.message == m.Hello(3)
     server.send(event.peer, m.Refuse("no"))
     assert receive(peer) == m.Refuse("no")
+    peer.close()
 
 
 def test_a_peer_waits_for_a_fetcher_that_starts_later(run_dir: Path, config: TransportConfig, arena: Arena) -> None:

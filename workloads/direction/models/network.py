@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import BadInputError
-from common.files.local import files_below, files_matching, named_inputs
+from common.files.local import each_match, files_below, named_inputs
 from common.paths import user_path
 from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
@@ -102,7 +102,7 @@ def _folders(path: Path) -> Iterator[Path]:
     elif path.exists() or not glob.has_magic(str(path)):
         yield path.parent
     else:
-        yield from (file.parent for file in files_matching(path))
+        yield from (file.parent for file in sorted(each_match(path)))
 
 
 # ---- Input.
