@@ -139,7 +139,6 @@ class NodeSession:
             return exit_code
 
     def _other(self, nodes: int) -> int:
-        """Run another node."""
         attempt = self._meeting.join(nodes, lambda note: self._check(note, nodes))
         return self._until_the_end(load_config(self.run_dir, environment={}), attempt, nodes)[0]
 
@@ -262,7 +261,10 @@ class NodeSession:
         each = config.stream.shards // nodes
         node = self.place.node
         shards = range(node * each, (node + 1) * each) if config.stream.shards > 1 else range(0)
-        of_shards = shard_words(shards, config.stream.shards)
+        of_shards = "the whole stream"
+        if shards:
+            numbers = f"shard {shards[0]}" if len(shards) == 1 else f"shards {shards[0]} to {shards[-1]}"
+            of_shards = f"{numbers} of {config.stream.shards}"
         self._say(f"attempt {attempt.number}, {of_shards}; logs in {self.run_dir / 'logs'}, results in {self.shared}")
 
         def command_for(name: str) -> list[str]:
@@ -307,14 +309,6 @@ class NodeSession:
 
     def _say(self, text: str) -> None:
         click.echo(f"node {self.place.node} of {self.place.nodes}: {text}")
-
-
-def shard_words(shards: Sequence[int], number: int) -> str:
-    """Return words on the shards of a node, of ``number`` in all. Empty: a run without shards."""
-    if not shards:
-        return "the whole stream"
-    which = f"shard {shards[0]}" if len(shards) == 1 else f"shards {shards[0]} to {shards[-1]}"
-    return f"{which} of {number}"
 
 
 # ------------------------------------------------------------------ folders

@@ -1,13 +1,6 @@
 """Commands `icestream ranges` and `plan`: state of a run's ranges, preview of its stream, and its mixing of the files.
 
-Mixing is that of the files by microbatches, against a permutation of all events: chi² of the file id per degree of
-freedom. The table has one row for each of M microbatches (n_m events) and one column for each of F files (n_f of N
-events); O_mf events of microbatch m come from file f:
-
-    chi² = Σ_mf (O_mf - n_m n_f / N)² / (n_m n_f / N) = N (Σ_mf O_mf² / (n_m n_f) - 1),    dof = (M - 1)(F - 1)
-
-Under a permutation of all events its expectation is dof × N / (N - 1): chi²/dof is 1. Where each microbatch comes from
-one file, it is about the size of a microbatch.
+docs/explanation/mixing.md has the measure of mixing: chi² of the file id over microbatches, a degree of freedom.
 """
 
 from __future__ import annotations
@@ -92,7 +85,6 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 
 
 def _range_lines(run_dir: Path, status: TrainerStatus | None) -> tuple[int, list[RangeLine]]:
-    """Return the epoch, and a line for each range. Raises BadInputError."""
     config = load_config(run_dir, environment={})
     state: State = "running"  # of the range that the newest checkpoint is in
     if status is not None and status.state in ("finished", "stopped"):

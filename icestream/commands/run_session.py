@@ -40,8 +40,7 @@ from workloads import registry
 from workloads.base.checkpoint import newest_checkpoint
 from workloads.registry import NO_MODEL
 
-_OF_THE_PLAN = ("input", "workload", "seed", "source", "stream")
-_OTHER_WORK = ("outputs",)
+_NEW_WORK = ("input", "workload", "seed", "source", "stream", "outputs")
 """Branches whose change is work for a finished run."""
 _ENDING_S = 10.0
 """Longest wait for the services of a run that was just killed."""
@@ -120,7 +119,6 @@ def run_session(
 
 
 def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool, verbose: bool) -> int:
-    """Run with this configuration; return the exit code."""
     stored = run_dir / CONFIG_FILE
     former_config = stored.read_text() if stored.exists() else None
     former_status = read_status(run_dir, "trainer", TrainerStatus)
@@ -243,7 +241,7 @@ def already_complete(former: Mapping[str, Any], config: Config, status: TrainerS
         return ""
     now = config.model_dump(mode="json")
     model = former.get("trainer", {}).get("model")
-    if model != config.trainer.model or any(former.get(key) != now[key] for key in (*_OF_THE_PLAN, *_OTHER_WORK)):
+    if model != config.trainer.model or any(former.get(key) != now[key] for key in _NEW_WORK):
         return ""
     if former["trainer"].get(model) != now["trainer"].get(model):  # refused or taken by the trainer, which knows why
         return ""

@@ -361,7 +361,8 @@ def separation(shown: ShownEvents) -> Figure | None:
         left.stairs(np.histogram(of_kind, edges)[0] / len(of_kind), edges, color=color, label=label, linewidth=1.5)
     left.set(xlabel="lg κ", ylabel="part of the events")
     left.legend()
-    right.plot([0, *curve.cascades], [0, *curve.tracks], color=MODEL)
+    tracks, cascades = curve
+    right.plot([0, *cascades], [0, *tracks], color=MODEL)
     right.plot([0, 1], [0, 1], color="0.6", linestyle=":")
     right.set(
         xlabel="cascades above the threshold",

@@ -237,6 +237,4 @@ def test_without_tracks_or_without_cascades_nothing_is_separated() -> None:
 def test_the_curve_ends_with_everything_above() -> None:
     curve = roc_curve(np.array([4.0, 2.0, 3.0, 1.0]), of(1, 1, 0, 0))
     assert curve is not None
-    np.testing.assert_allclose(curve.threshold, [4, 3, 2, 1])
-    np.testing.assert_allclose(curve.tracks, [0.5, 0.5, 1, 1])
-    np.testing.assert_allclose(curve.cascades, [0, 0.5, 0.5, 1])
+    np.testing.assert_allclose(curve, [[0.5, 0.5, 1, 1], [0, 0.5, 0.5, 1]])
