@@ -92,11 +92,10 @@ def _words(done: Compacted, shard_mib: float, *, dry_run: bool) -> str:
         return "nothing to merge"
     sources = f"{done.unit_files:,} unit files, {done.bytes_read / MIB:,.1f} MiB"
     if dry_run:
-        text = f"would merge {sources}, into shards of {shard_mib:g} MiB" if done.unit_files else "nothing to merge"
+        text = f"would merge {sources}, into shards of {shard_mib:g} MiB"
         return f"{text}; would remove {done.files_removed:,} files; nothing was changed"
     written = f"{done.shards_written:,} shards, {done.bytes_written / MIB:,.1f} MiB, {done.events:,} events"
-    text = f"{sources}, merged into {written}" if done.unit_files else "nothing to merge"
-    return f"{text}; {done.files_removed:,} files removed"
+    return f"{sources}, merged into {written}; {done.files_removed:,} files removed"
 
 
 def compact(folder: Path, *, shard_bytes: int, dry_run: bool = False) -> Compacted:
