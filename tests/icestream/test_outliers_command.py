@@ -252,14 +252,10 @@ def test_killed_at_any_step_and_run_again_nothing_is_lost_and_nothing_is_there_t
 
 EITHER_WAY = [
     (pa.float32(), pa.float64(), pa.float64()),
-    (pa.uint32(), pa.int64(), pa.int64()),
-    (pa.string(), pa.large_string(), pa.large_string()),
-    (pa.null(), pa.float32(), pa.float32()),
     (pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.string()),
     (pa.list_(pa.list_(pa.float32())), pa.large_list(pa.list_(pa.float32())), pa.large_list(pa.list_(pa.float32()))),
     (pa.int32(), pa.float64(), pa.float64()),
     (pa.list_(pa.float32()), pa.float32(), None),
-    (pa.list_(pa.string()), pa.list_(pa.float32()), None),
 ]
 
 

@@ -189,15 +189,6 @@ def test_the_expectation_is_the_mean_over_permutations_inside_the_units(units: l
         assert np.mean(statistics) == pytest.approx(statistic, abs=5 * error + 1e-9)
 
 
-def test_one_unit_of_all_events_is_a_perfect_shuffle_and_units_of_one_file_each_are_none() -> None:
-    statistic, dof = expected([[(file, 1000) for file in range(16)]], 256)
-    assert statistic / dof == pytest.approx(16_000 / 15_999)
-    statistic, dof = expected([[(file, 2560)] for file in range(50)], 256)
-    assert statistic / dof == pytest.approx(256, rel=0.01)
-    for units in ([[(0, 1000)]], [[(0, 10), (1, 10)]], []):  # one file, one microbatch, nothing
-        assert expected(units, 20) == (0.0, 0)
-
-
 SMALL = ["--set", "stream.block_files=2", "--set", "stream.unit_events=30", "--set", "stream.batch_events=5"]
 SMALL += ["--set", "fetcher.transfers=1"]  # and one process that inspects
 

@@ -93,7 +93,6 @@ def changed(place: int, value: object) -> Any:
 
 META_ERRORS = {
     "zenith above pi": ("zenith", changed(1, 3.5), "batch 1, event 7: its zenith is 3.5; expected 0 to π radians"),
-    "azimuth below 0": ("azimuth", changed(0, -0.1), "event 0: its azimuth is -0.1; expected 0 to 2π radians"),
     "angle not a number": ("azimuth", changed(2, float("nan")), "event 14: its azimuth is nan; expected 0 to 2π"),
     "overlap": ("first_pulse_index", changed(1, 3), "event 7: its pulses begin in row 3 and overlap those of the"),
     "gap": ("first_pulse_index", changed(1, 5), "event 7: its pulses begin in row 5 and leave a gap; expected row 4"),
@@ -134,9 +133,7 @@ PULSE_ERRORS = {
         {"sensor_id": np.array([0, 1, 2, 3, 4, NUM_SENSORS], np.int16)},
         f"batch_1.parquet, row 5, event 7: sensor {NUM_SENSORS} has no position; the geometry has the sensors 0 to",
     ),
-    "negative sensor": ({"sensor_id": np.array([0, -1, 2, 3, 4, 5])}, "row 1, event 0: sensor -1 has no position"),
     "charge not a number": ({"charge": [1, 1, 1, float("nan"), 1, 1]}, "row 3, event 7: its charge is nan; expected a"),
-    "negative charge": ({"charge": [1, 1, -0.5, 1, 1, 1]}, "row 2, event 0: its charge is -0.5; expected a finite"),
     "charge beyond float32": ({"charge": [1, 1, 1e300, 1, 1, 1]}, "row 2, event 0: its charge is 1e+300; expected a"),
     "time beyond 2⁶²": ({"time": [1, 2, 3, 4, 2**62 + 2**60, -(2**62)]}, "row 4, event 7: its time is 576460752303423"),
     "null": ({"time": [1, 2, None, 4, 5, 6]}, "column 'time', row 2: the value is null; expected a number"),
@@ -274,11 +271,8 @@ def test_large_events_keep_their_clean_and_earliest_pulses_and_the_rest_is_count
     assert "3 events, 21 particles, 30 particles above 10 an event cut; " in output
     found = events_in(tmp_path / "out" / "batch_1.parquet")
     assert [found[0], found[2]] == [expected(events[0]), expected(events[2])]
-    pulses = sorted(expected(events[1])["pulses"], key=lambda p: (p["is_auxiliary"], p["time_ns"]))
-    limit = pulses[9]
-    kept = [(p["is_auxiliary"], p["time_ns"]) for p in found[1]["pulses"]]
-    assert sorted(kept) == [(p["is_auxiliary"], p["time_ns"]) for p in pulses[:10]]
-    assert max(kept) == (limit["is_auxiliary"], limit["time_ns"])
+    best = sorted((p["is_auxiliary"], p["time_ns"]) for p in expected(events[1])["pulses"])[:10]
+    assert sorted((p["is_auxiliary"], p["time_ns"]) for p in found[1]["pulses"]) == best
     order = [(p["sensor_id"], p["time_ns"]) for p in found[1]["pulses"]]
     assert order == sorted(order)
 
