@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from direction_files import event_rows, write_direction_file
 
 from common.errors import BadInputError
-from workloads.direction import seeds as fits_files
-from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.commands import seeds
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
@@ -41,24 +37,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits that take no time, but in tests that look at them."""
-    if "true_fits" not in request.fixturenames:
-        ones = partial(classical_fits, fit=lambda pulses: torch.ones(pulses.segments.num_events, len(CLASSICAL_FITS)))
-        monkeypatch.setattr(fits_files, "classical_fits", ones)
-
-
-@pytest.fixture
-def true_fits() -> None:
-    """Nothing: see quick_fits."""
-
-
 def run(*arguments: str | Path, processes: int = 1) -> Result:
     return CliRunner().invoke(seeds, [*map(str, arguments), "--processes", str(processes)])
 
 
-@pytest.mark.usefixtures("true_fits")
 def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run(folder, "-o", out)
@@ -99,7 +81,6 @@ def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.usefixtures("true_fits")
 def test_several_processes_write_the_same_files_as_one(folder: Path, tmp_path: Path) -> None:
     assert run(folder, "-o", tmp_path / "one").exit_code == 0
     result = run(folder, "-o", tmp_path / "two", processes=2)
