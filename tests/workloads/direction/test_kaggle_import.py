@@ -206,26 +206,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         import_with(path, tmp_path / "out", "--from", "kaggle")
 
 
-@pytest.mark.parametrize("rows_of_group", [2, 4])
-def test_row_groups_of_other_batches_are_not_read(tmp_path: Path, rows_of_group: int) -> None:
-    batches = {batch: neutrinos([3, 2], batch, first_id=100 * batch) for batch in (1, 2, 3, 4)}
-    options = {"row_group_size": rows_of_group, "compression": "none", "write_page_checksum": True}
-    write_kaggle(tmp_path, batches, meta_options=options)
-    path = tmp_path / "train_meta.parquet"
-    metadata = pq.read_metadata(path)
-    content = bytearray(path.read_bytes())
-    for group in map(metadata.row_group, range(4 // rows_of_group, metadata.num_row_groups)):
-        first = min(group.column(i).dictionary_page_offset for i in range(group.num_columns))
-        content[first : first + group.total_byte_size] = bytes(group.total_byte_size)
-    path.write_bytes(content)
-    for batch in (1, 2):
-        import_with(tmp_path / "train" / f"batch_{batch}.parquet", tmp_path / "out")
-        wanted = [expected(event) for event in batches[batch]]
-        assert events_in(tmp_path / "out" / f"batch_{batch}.parquet") == wanted
-    with pytest.raises(BadInputError, match=r"train_meta\.parquet: can't be read as Parquet"):
-        import_with(tmp_path / "train" / "batch_3.parquet", tmp_path / "out")
-
-
 def test_a_table_whose_batches_alternate_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
