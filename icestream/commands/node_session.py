@@ -34,7 +34,7 @@ from common.paths import (
 from common.plan import plan_hash
 from common.process import StopFlag
 from common.status import TrainerStatus, read_status
-from common.summary import build_summary, summary_lines, write_summary
+from common.summary import summary_lines, write_summary
 from common.text import shown
 from common.transport import StopRequested
 from icestream.commands.checks import (
@@ -45,7 +45,7 @@ from icestream.commands.checks import (
     require_plan_of_checkpoint,
     usable_nodes,
 )
-from icestream.commands.run_session import resolved_config, supervise, with_absolute_paths
+from icestream.commands.run_session import resolved_config, summary_of, supervise, with_absolute_paths
 from services.config.root import Config, leaves, load_config, store_config
 from services.config.settings import make_ranges
 from services.fetcher.shared_folder import list_path
@@ -280,15 +280,8 @@ class NodeSession:
         exit_code, error = outcome.exit_code, outcome.error
         if self.place.node == 0:
             status = read_status(self.run_dir, "trainer", TrainerStatus)
-            summary = build_summary(
-                status,
-                exit_status=outcome.exit_status,
-                exit_code=exit_code,
-                seconds=outcome.seconds,
-                restarts=outcome.restarts,
-                error=error,
-                imbalance=self._imbalance(config, status) if outcome.exit_status == "finished" else "",
-            )
+            imbalance = self._imbalance(config, status) if outcome.exit_status == "finished" else ""
+            summary = summary_of(outcome, status, imbalance)
             with contextlib.suppress(TryAgainError), attempt.publishing():  # of a later one it would be the wrong one
                 write_summary(self.shared, summary)
             exit_code, error = summary.exit_code, summary.error
