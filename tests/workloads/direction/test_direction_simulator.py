@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from scipy import stats
 
 from common.errors import BadInputError
@@ -36,6 +38,7 @@ from workloads.direction.simulator import (
     file_rows,
     joined,
     record,
+    simulate,
     write_dataset,
     write_file,
     write_sample,
@@ -364,3 +367,11 @@ def test_row_groups_hold_a_fixed_number_of_events(monkeypatch: pytest.MonkeyPatc
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields: dict[str, int], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         replace(PLAN, **fields)  # type: ignore[arg-type]
+
+
+def test_the_command_writes_the_data_set_it_reports(tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "out"), "--events", "12", "--cascades", "4", "--files", "2"]
+    result = CliRunner().invoke(simulate, arguments, catch_exceptions=False)
+    assert sum(read(tmp_path / "out")["enriched"].to_pylist()) == 4
+    assert re.search(r"16 events, [\d,]+ pulses.* bytes in 2 files, [\d,]+ events/s$", result.stdout)
+    assert result.stderr.splitlines() == ["1 of 2 files written", "2 of 2 files written"]

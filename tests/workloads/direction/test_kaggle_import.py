@@ -133,6 +133,8 @@ PULSE_ERRORS = {
         {"sensor_id": np.array([0, 1, 2, 3, 4, NUM_SENSORS], np.int16)},
         f"batch_1.parquet, row 5, event 7: sensor {NUM_SENSORS} has no position; the geometry has the sensors 0 to",
     ),
+    "negative sensor": ({"sensor_id": np.array([0, -1, 2, 3, 4, 5])}, "row 1, event 0: sensor -1 has no position"),
+    "negative charge": ({"charge": [1, 1, -0.5, 1, 1, 1]}, "row 2, event 0: its charge is -0.5; expected a finite"),
     "charge not a number": ({"charge": [1, 1, 1, float("nan"), 1, 1]}, "row 3, event 7: its charge is nan; expected a"),
     "charge beyond float32": ({"charge": [1, 1, 1e300, 1, 1, 1]}, "row 2, event 0: its charge is 1e+300; expected a"),
     "time beyond 2⁶²": ({"time": [1, 2, 3, 4, 2**62 + 2**60, -(2**62)]}, "row 4, event 7: its time is 576460752303423"),

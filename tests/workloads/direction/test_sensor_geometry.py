@@ -71,6 +71,7 @@ def test_rows_may_come_in_any_order_with_any_line_ends(tmp_path: Path) -> None:
         ("sensor_id,x,y,z\n0,1,2,3\n0,1,2,3\n", "line 3: sensor 0 a second time"),
         ("sensor_id,x,y,z\n0,1,2,3\n2,1,2,3\n", "2 sensors, but none with id 1"),
         ("sensor_id,x,y,z\n-1,1,2,3\n", "line 2: sensor -1; expected an id from 0 to 32767"),
+        ("sensor_id,x,y,z\n40000,1,2,3\n", "line 2: sensor 40000; expected"),
         ('sensor_id,x,y,z\n0,"1,2,3\n', "line 2: unexpected end of data"),
         (b"sensor_id,x,y,z\n\xff\xfe\n", "not a text, byte 16"),
     ],
