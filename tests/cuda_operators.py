@@ -1,7 +1,7 @@
 """Operators whose CUDA kernels are not deterministic, found on the CPU, forward and backward.
 
 They are the ATen operators of the Python functions and modules that torch 2.13 lists in the docstring of
-`use_deterministic_algorithms`.
+`use_deterministic_algorithms`, without those for images and speech.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ def _is_floating(arguments: Arguments) -> bool:
 
 
 REPLACED: dict[str, Condition] = {
-    **dict.fromkeys(("convolution", "convolution_backward", "max_pool3d_with_indices_backward"), _always),
-    **dict.fromkeys((f"replication_pad{n}d_backward" for n in (1, 2, 3)), _always),
     **dict.fromkeys(("scatter_add", "index_add", "index_copy"), _always),
     **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), lambda a: not a["accumulate"]),
     "bmm": lambda a: a["self"].is_sparse,
@@ -42,12 +40,7 @@ REPLACED: dict[str, Condition] = {
 """Operators that the deterministic mode replaces by slower ones."""
 
 RAISING: dict[str, Condition] = {
-    **dict.fromkeys(("avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"), _always),
-    **dict.fromkeys(("adaptive_max_pool2d_backward", "fractional_max_pool2d_backward", "max_unpool2d"), _always),
-    **dict.fromkeys(("fractional_max_pool3d_backward", "max_unpool3d", "_ctc_loss_backward"), _always),
-    **dict.fromkeys((f"reflection_pad{n}d_backward" for n in (1, 2, 3)), _always),
-    **dict.fromkeys((f"upsample_{mode}_backward" for mode in ("linear1d", "bilinear2d", "bicubic2d")), _always),
-    **dict.fromkeys(("upsample_trilinear3d_backward", "grid_sampler_2d_backward", "grid_sampler_3d_backward"), _always),
+    **dict.fromkeys(("grid_sampler_2d_backward", "grid_sampler_3d_backward"), _always),
     **dict.fromkeys(("nll_loss", "nll_loss_forward", "nll_loss2d", "nll_loss2d_forward"), _always),
     **dict.fromkeys(("_embedding_bag_backward", "_embedding_bag_dense_backward"), lambda a: a["mode"] == 2),
     **dict.fromkeys(("median", "nanmedian"), lambda a: "dim" in a),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from workloads.base.batch import Batch, Microbatch
 from workloads.direction.columns import CLASSICAL_FITS
@@ -45,31 +44,9 @@ def direction_microbatch(
     order_P = np.lexsort((time_P, sensor_P, event_P))
     sensor_P, time_P = sensor_P[order_P], time_P[order_P]
     opens_P = np.concatenate([[True], (np.diff(sensor_P) != 0) | (np.diff(event_P) != 0)])[: len(sensor_P)]
-    return made_microbatch(
-        offsets_E1,
-        sensor=sensor_P,
-        pulses=np.stack([time_P, random.uniform(0.5, 3, len(time_P))], 1),
-        auxiliary=random.random(len(time_P)) < auxiliary,
-        opens=opens_P,
-        source_E3=source_E3,
-        fits_EF=_fits(source_E3, start_E3, random),
-        enriched=np.array(enriched if enriched is not None else [False] * num_events),
-    )
-
-
-def made_microbatch(
-    offsets_E1: np.ndarray,
-    *,
-    sensor: np.ndarray,
-    pulses: np.ndarray,
-    auxiliary: np.ndarray,
-    opens: np.ndarray,
-    source_E3: np.ndarray,
-    fits_EF: np.ndarray,
-    enriched: np.ndarray,
-) -> Microbatch:
-    """Microbatch of the columns that the models read."""
-    num_events = len(offsets_E1) - 1
+    pulses_P2 = np.stack([time_P, random.uniform(0.5, 3, len(time_P))], 1)
+    auxiliary_P = random.random(len(time_P)) < auxiliary
+    fits_EF = _fits(source_E3, start_E3, random)
     return Microbatch(
         epoch=0,
         unit=0,
@@ -79,27 +56,22 @@ def made_microbatch(
         event_columns={
             "source_direction": torch.from_numpy(source_E3.astype(np.float32)),
             "classical_fits": torch.from_numpy(fits_EF.astype(np.float32)),
-            "enriched": torch.from_numpy(enriched).reshape(-1, 1),
-            "topology": torch.from_numpy(np.arange(num_events) % 2).to(torch.int8).reshape(-1, 1),
+            "enriched": torch.tensor(enriched or [False] * num_events).reshape(-1, 1),
+            "topology": (torch.arange(num_events) % 2).to(torch.int8).reshape(-1, 1),
         },
         particle_columns={
-            "pulses": torch.from_numpy(pulses.astype(np.float32)),
-            "sensor": torch.from_numpy(sensor.astype(np.int16)).reshape(-1, 1),
-            "auxiliary": torch.from_numpy(auxiliary).reshape(-1, 1),
-            "opens_sensor": torch.from_numpy(opens).reshape(-1, 1),
+            "pulses": torch.from_numpy(pulses_P2.astype(np.float32)),
+            "sensor": torch.from_numpy(sensor_P.astype(np.int16)).reshape(-1, 1),
+            "auxiliary": torch.from_numpy(auxiliary_P).reshape(-1, 1),
+            "opens_sensor": torch.from_numpy(opens_P).reshape(-1, 1),
         },
         num_events=num_events,
-        num_particles=len(sensor),
+        num_particles=len(sensor_P),
     )
 
 
 def direction_batch(num_events: int = 8, seed: int = 0, counts: list[int] | None = None) -> Batch:
     return Batch((direction_microbatch(num_events, seed, counts),))
-
-
-def turn(angle_rad: float, sign: float, num_events: int) -> Tensor:
-    """The same turn of all events, (E, 2)."""
-    return torch.tensor([[angle_rad, sign]]).repeat(num_events, 1)
 
 
 def _along(start_3: np.ndarray, source_3: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:

@@ -20,13 +20,9 @@ from workloads.base.native.layers import LAYERS
 _FOLDER = tempfile.TemporaryDirectory(prefix="icestream-native-")
 
 
+@cache
 def compiled(library: NativeLibrary = LAYERS) -> ctypes.CDLL:
     """The library; skips the test where there is no compiler."""
-    return _compiled(library)
-
-
-@cache
-def _compiled(library: NativeLibrary) -> ctypes.CDLL:
     environment = {"PATH": os.environ.get("PATH", ""), "XDG_CACHE_HOME": _FOLDER.name}
     if not any(Path(folder, "g++").exists() for folder in environment["PATH"].split(":")):
         pytest.skip("no g++")

@@ -7,7 +7,7 @@ import re
 import click
 import h5py  # noqa: F401  starts a process when it is first imported, which these tests may not
 import pytest
-from doc_examples import ROOT, CommandLine, command_lines, pages, words_of
+from doc_examples import ROOT, CommandLine, command_lines, pages
 
 from icestream.cli import cli
 from services.config.root import known_keys
@@ -42,12 +42,6 @@ def test_a_command_of_the_pages_has_a_verb_and_options_that_exist(command: Comma
         parsed(command)
     except click.UsageError as error:
         pytest.fail(f"{command.place}: {' '.join(command.words)}: {error.format_message()}")
-
-
-def test_a_command_with_a_wrong_verb_or_option_is_found() -> None:
-    for typed in ("icestream runn -i x", "icestream run --no-such-option", "icestream outliers compactt x"):
-        with pytest.raises(click.UsageError):
-            parsed(CommandLine("here", words_of(typed)))
 
 
 def is_one_setting(key: str) -> bool:

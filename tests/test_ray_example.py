@@ -234,10 +234,6 @@ def run(machines: Machines, tmp_path: Path) -> Iterator[Run]:
     machines.be()
 
 
-def test_a_run_that_nobody_disturbs_ends_well(run: Run) -> None:
-    run.finish()
-
-
 def test_every_event_is_trained_once_whatever_is_killed_lost_and_comes_back(run: Run, machines: Machines) -> None:
     run.trains_on("a", "b")
     run.kill("b", "icestream", "trainer")

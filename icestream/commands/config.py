@@ -13,6 +13,7 @@ from common.errors import BadInputError
 from common.options import config_options
 from common.paths import CONFIG_FILE
 from common.text import shown
+from icestream.commands.snapshot import require_run_dir
 from services.config.root import Config, full_key, load_config, settings, value_of
 from services.config.settings import model_names
 
@@ -50,9 +51,8 @@ def config(
         return
     if named is None and words and ("/" in words[0] or (Path(words[0]) / CONFIG_FILE).is_file()):
         named, words = Path(words[0]), words[1:]
-    if named is not None and not (named / CONFIG_FILE).is_file():
-        why = f"it has no {CONFIG_FILE}" if named.is_dir() else "no such folder"
-        raise BadInputError(f"{named}: not a run directory ({why}); without one the defaults are shown")
+    if named is not None:
+        require_run_dir(named)
     run_dir = named or Path("run")
     found = load_config(run_dir, toml=toml, assignments=assignments)
     if changed and words:

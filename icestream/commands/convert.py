@@ -46,6 +46,7 @@ _STAMP = "icestream.import"
 
 
 File = TypeVar("File")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -403,7 +404,7 @@ def convert(
                         name=name,
                         part=part,
                     )
-                    done = in_a_copy(partial(_with_progress, work, name), Converted, name)
+                    done = in_a_copy(partial(with_progress, work, name), Converted, name)
             except IcestreamError:
                 part.unlink(missing_ok=True)  # of a copy that was ended
                 raise
@@ -417,7 +418,7 @@ def convert(
         _each(list(zip(files, targets(files, out), strict=True)), convert_one, "converted")
 
 
-def _with_progress(work: Callable[..., Converted], name: str) -> Converted:
+def with_progress(work: Callable[..., Result], name: str) -> Result:
     """Return what ``work`` returns; runs in the copy of the process, which shows the progress."""
     with SlowProgress(f"{name}: rows", 0) as progress:
         return work(on_rows=progress.reach)

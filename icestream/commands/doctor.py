@@ -36,7 +36,6 @@ from common.pelican.tokens import FoundTokens
 from common.plan import SourceFile
 from common.run_words import binary_words, counted
 from common.text import shown
-from common.transport import Arena
 from icestream.commands.inspect import describe
 from icestream.commands.run_session import resolved_config
 from icestream.reading import file_settings, staging
@@ -136,7 +135,6 @@ def check_machine(config: Config, run_dir: Path) -> Iterator[Finding]:
     """Check this machine for a run of ``config`` in ``run_dir``. Files that are made to try are removed."""
     yield check_cores(config, len(os.sched_getaffinity(0)))
     yield check_memory(config, available_memory_bytes())
-    yield check_arena()
     yield check_open_files(config, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield check_folder(run_dir)
     yield from check_cache(config, run_dir)
@@ -163,15 +161,6 @@ def check_memory(config: Config, available: int) -> Finding:
     if needed > available:
         return Finding("warning", "memory", f"{text}: lower --decoders, stream.slots or stream.slot_mib")
     return Finding("ok", "memory", text)
-
-
-def check_arena() -> Finding:
-    """Check shared memory, by making some."""
-    try:
-        Arena.create(1, 4096).close()
-    except (OSError, BadInputError) as error:
-        return Finding("problem", "arena", f"no shared memory (memfd_create): {error}")
-    return Finding("ok", "arena", "shared memory works (memfd, no /dev/shm needed)")
 
 
 def check_open_files(config: Config, limit: int) -> Finding:

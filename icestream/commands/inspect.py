@@ -33,9 +33,9 @@ from common.messages import InvalidEvents, Part
 from common.options import config_options, input_option
 from common.process import in_a_copy
 from common.schema import Column, EventSchema
-from common.slow_progress import SlowProgress
 from common.text import printable, shown
 from common.unit_arrays import Array
+from icestream.commands.convert import with_progress
 from icestream.run_config import config_without_run
 
 Number = StrictBool | StrictInt | float
@@ -139,8 +139,8 @@ def inspect(
             name = shown(source.url)
             try:
                 with local_file(source, remotes) as path:
-                    describes = partial(_with_progress, path, name, workload, num_events)
-                    found.append(in_a_copy(describes, Description, name))
+                    describes = partial(describe, path, name, workload, num_events=num_events)
+                    found.append(in_a_copy(partial(with_progress, describes, name), Description, name))
             except IcestreamError as error:  # it is not available at all
                 found.append(Description(name=name, size_bytes=source.size_bytes, problems=[shown(str(error))]))
             if not in_json:
@@ -152,11 +152,6 @@ def inspect(
         name, problem = bad[0].name, bad[0].problems[0]
         first = problem if problem.startswith(name) else f"{name}: {problem}"
         raise BadInputError(f"{len(bad)} of {len(found)} files can't be used as they are; the first: {first}")
-
-
-def _with_progress(path: Path, name: str, workload: EventSchema, num_events: int) -> Description:
-    with SlowProgress(f"{name}: rows", 0) as progress:
-        return describe(path, name, workload, num_events=num_events, on_rows=progress.reach)
 
 
 # ------------------------------------------------------------------ content

@@ -34,7 +34,7 @@ from common.paths import (
 from common.plan import plan_hash
 from common.process import StopFlag
 from common.status import TrainerStatus, read_status
-from common.summary import build_summary, summary_lines, write_summary
+from common.summary import summary_lines, write_summary
 from common.text import shown
 from common.transport import StopRequested
 from icestream.commands.checks import (
@@ -45,7 +45,7 @@ from icestream.commands.checks import (
     require_plan_of_checkpoint,
     usable_nodes,
 )
-from icestream.commands.run_session import resolved_config, supervise, with_absolute_paths
+from icestream.commands.run_session import resolved_config, summary_of, supervise, with_absolute_paths
 from services.config.root import Config, leaves, load_config, store_config
 from services.config.settings import make_ranges
 from services.fetcher.shared_folder import list_path
@@ -139,7 +139,6 @@ class NodeSession:
             return exit_code
 
     def _other(self, nodes: int) -> int:
-        """Run another node."""
         attempt = self._meeting.join(nodes, lambda note: self._check(note, nodes))
         return self._until_the_end(load_config(self.run_dir, environment={}), attempt, nodes)[0]
 
@@ -262,7 +261,10 @@ class NodeSession:
         each = config.stream.shards // nodes
         node = self.place.node
         shards = range(node * each, (node + 1) * each) if config.stream.shards > 1 else range(0)
-        of_shards = shard_words(shards, config.stream.shards)
+        of_shards = "the whole stream"
+        if shards:
+            numbers = f"shard {shards[0]}" if len(shards) == 1 else f"shards {shards[0]} to {shards[-1]}"
+            of_shards = f"{numbers} of {config.stream.shards}"
         self._say(f"attempt {attempt.number}, {of_shards}; logs in {self.run_dir / 'logs'}, results in {self.shared}")
 
         def command_for(name: str) -> list[str]:
@@ -278,15 +280,8 @@ class NodeSession:
         exit_code, error = outcome.exit_code, outcome.error
         if self.place.node == 0:
             status = read_status(self.run_dir, "trainer", TrainerStatus)
-            summary = build_summary(
-                status,
-                exit_status=outcome.exit_status,
-                exit_code=exit_code,
-                seconds=outcome.seconds,
-                restarts=outcome.restarts,
-                error=error,
-                imbalance=self._imbalance(config, status) if outcome.exit_status == "finished" else "",
-            )
+            imbalance = self._imbalance(config, status) if outcome.exit_status == "finished" else ""
+            summary = summary_of(outcome, status, imbalance)
             with contextlib.suppress(TryAgainError), attempt.publishing():  # of a later one it would be the wrong one
                 write_summary(self.shared, summary)
             exit_code, error = summary.exit_code, summary.error
@@ -307,14 +302,6 @@ class NodeSession:
 
     def _say(self, text: str) -> None:
         click.echo(f"node {self.place.node} of {self.place.nodes}: {text}")
-
-
-def shard_words(shards: Sequence[int], number: int) -> str:
-    """Return words on the shards of a node, of ``number`` in all. Empty: a run without shards."""
-    if not shards:
-        return "the whole stream"
-    which = f"shard {shards[0]}" if len(shards) == 1 else f"shards {shards[0]} to {shards[-1]}"
-    return f"{which} of {number}"
 
 
 # ------------------------------------------------------------------ folders

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import click
@@ -20,19 +21,6 @@ from common.options import (
 from common.paths import user_path
 from workloads import registry
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def together(decorators: Sequence[Decorator]) -> Decorator:
-    """Return one decorator for several, in the order of the help."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
-
 
 class _ModelOption(click.Option):
     """Option whose models are looked up only for its help: that imports every workload."""
@@ -48,29 +36,31 @@ class _ModelOption(click.Option):
 
 model_option = click.option("--model", cls=_ModelOption, metavar="NAME")
 
-run_options = together(
-    [
-        input_option,
-        ranges_option,
-        done_option,
-        click.option(
-            "--workload", help="Content of the files: muons, …. Default: detected from their columns, else muons."
-        ),
-        click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load needs."),
-        click.option("--trainers", type=int, help="Trainer processes that train together, one per GPU."),
-        device_option(),
-        click.option("--start-from", metavar="CHECKPOINT", help="Start with the weights of another run: fine-tuning."),
-        click.option("--epochs", type=int, help="Number of passes over the inputs. 0: without end."),
-        click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit."),
-        model_option,
-        profile_option,
-        click.option("--seed", type=int, help="Seed of the order of the data and of the weights."),
-        click.option("--strict/--no-strict", default=None, help="Stop at the first bad file."),
-        token_file_option,
-        config_options,
-    ]
+_RUN_OPTIONS = (
+    input_option,
+    ranges_option,
+    done_option,
+    click.option(
+        "--workload", help="Content of the files: muons, …. Default: detected from their columns, else muons."
+    ),
+    click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load needs."),
+    click.option("--trainers", type=int, help="Trainer processes that train together, one per GPU."),
+    device_option(),
+    click.option("--start-from", metavar="CHECKPOINT", help="Start with the weights of another run: fine-tuning."),
+    click.option("--epochs", type=int, help="Number of passes over the inputs. 0: without end."),
+    click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit."),
+    model_option,
+    profile_option,
+    click.option("--seed", type=int, help="Seed of the order of the data and of the weights."),
+    click.option("--strict/--no-strict", default=None, help="Stop at the first bad file."),
+    token_file_option,
+    config_options,
 )
-"""Options of `icestream run` that set a run's configuration."""
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate with the options of `icestream run` that set a run's configuration, in the order of the help."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_RUN_OPTIONS), function)
 
 
 def run_flags(options: Mapping[str, Any]) -> dict[str, Any]:

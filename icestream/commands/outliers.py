@@ -32,7 +32,7 @@ from common.text import shown
 EXAMPLES = """\b
 Examples:
   icestream outliers compact runs/mine                     # its outliers/, or those of all of its stream.shards
-  icestream outliers compact runs/mine --shard-mib 1024 --dry-run
+  icestream outliers compact runs/mine --shard-mib 1024
 """
 _MANIFEST = b"icestream.outliers"
 """Key in a shard's footer of the names of its unit files, in the order of its rows."""
@@ -56,8 +56,7 @@ def outliers() -> None:
     show_default=True,
     help="Size of a shard.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the planned changes, and change nothing.")
-def compact_command(folder: Path, shard_mib: float, dry_run: bool) -> None:
+def compact_command(folder: Path, shard_mib: float) -> None:
     """Merge the small Parquet files in DIR (a run's outliers/, or the run directory), one for each unit, into shards.
 
     The directory of a run with several stream.shards stands for the outliers/ of each of them. Merged files have the
@@ -69,13 +68,16 @@ def compact_command(folder: Path, shard_mib: float, dry_run: bool) -> None:
     of_shards = sorted((folder / SHARDS_FOLDER).glob(f"[0-9][0-9][0-9]/{OUTLIER_FOLDER}"))
     found = [inner for inner in (folder / OUTLIER_FOLDER, *of_shards) if inner.is_dir()]
     for place in found or [folder]:
-        done = compact(place.absolute(), shard_bytes=int(shard_mib * MIB), dry_run=dry_run)
-        click.echo(f"{place.absolute()}: {_words(done, shard_mib, dry_run=dry_run)}")
+        done = compact(place.absolute(), shard_bytes=int(shard_mib * MIB))
+        written = f"{done.shards_written:,} shards, {done.bytes_written / MIB:,.1f} MiB, {done.events:,} events"
+        text = f"{done.unit_files:,} unit files, {done.bytes_read / MIB:,.1f} MiB, merged into {written}"
+        removed = f"; {done.files_removed:,} files removed"
+        click.echo(f"{place.absolute()}: {text + removed if done.files_removed else 'nothing to merge'}")
 
 
 @dataclass
 class Compacted:
-    """Result of a compaction, or of its dry run."""
+    """Result of a compaction."""
 
     unit_files: int = 0
     bytes_read: int = 0
@@ -86,24 +88,11 @@ class Compacted:
     events: int = 0
 
 
-def _words(done: Compacted, shard_mib: float, *, dry_run: bool) -> str:
-    """Return what was done, or would be."""
-    if not done.files_removed:
-        return "nothing to merge"
-    sources = f"{done.unit_files:,} unit files, {done.bytes_read / MIB:,.1f} MiB"
-    if dry_run:
-        text = f"would merge {sources}, into shards of {shard_mib:g} MiB" if done.unit_files else "nothing to merge"
-        return f"{text}; would remove {done.files_removed:,} files; nothing was changed"
-    written = f"{done.shards_written:,} shards, {done.bytes_written / MIB:,.1f} MiB, {done.events:,} events"
-    text = f"{sources}, merged into {written}" if done.unit_files else "nothing to merge"
-    return f"{text}; {done.files_removed:,} files removed"
-
-
-def compact(folder: Path, *, shard_bytes: int, dry_run: bool = False) -> Compacted:
+def compact(folder: Path, *, shard_bytes: int) -> Compacted:
     """Merge unit files into shards of at least ``shard_bytes`` (the last may be smaller), then remove the merged ones.
 
-    ``dry_run``: nothing is changed. Raises BadInputError if the folder's run is active, or
-    another compaction; if a file is no outlier file; if two files have incompatible types.
+    Raises BadInputError if the folder's run is active, or another compaction; if a file is no outlier file; if two
+    files have incompatible types.
     """
     with _hold(folder):
         merged_before = {name for path in folder.glob("shard-[0-9]*.parquet") for name in _names_in(path)}
@@ -111,8 +100,6 @@ def compact(folder: Path, *, shard_bytes: int, dry_run: bool = False) -> Compact
         leftover = [path for path in unit_files if path.name in merged_before]
         waiting = deque(path for path in unit_files if path.name not in merged_before)
         done = Compacted(len(waiting), sum(path.stat().st_size for path in waiting), len(unit_files))
-        if dry_run:
-            return done
         for path in [*leftover, *folder.glob("shard-*.part")]:  # of a killed compaction
             path.unlink()
         schema = common_schema(waiting)

@@ -1,13 +1,6 @@
 """Commands `icestream ranges` and `plan`: state of a run's ranges, preview of its stream, and its mixing of the files.
 
-Mixing is that of the files by microbatches, against a permutation of all events: chi² of the file id per degree of
-freedom. The table has one row for each of M microbatches (n_m events) and one column for each of F files (n_f of N
-events); O_mf events of microbatch m come from file f:
-
-    chi² = Σ_mf (O_mf - n_m n_f / N)² / (n_m n_f / N) = N (Σ_mf O_mf² / (n_m n_f) - 1),    dof = (M - 1)(F - 1)
-
-Under a permutation of all events its expectation is dof × N / (N - 1): chi²/dof is 1. Where each microbatch comes from
-one file, it is about the size of a microbatch.
+docs/explanation/mixing.md has the measure of mixing: chi² of the file id over microbatches, a degree of freedom.
 """
 
 from __future__ import annotations
@@ -92,7 +85,6 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 
 
 def _range_lines(run_dir: Path, status: TrainerStatus | None) -> tuple[int, list[RangeLine]]:
-    """Return the epoch, and a line for each range. Raises BadInputError."""
     config = load_config(run_dir, environment={})
     state: State = "running"  # of the range that the newest checkpoint is in
     if status is not None and status.state in ("finished", "stopped"):
@@ -165,7 +157,6 @@ class UnitLine:
     """Unit of the plan."""
 
     unit: int
-    """Number of the unit, counted from the first of the epoch: in epoch 0 this is k."""
     block: int
     events: int
     particles: int
@@ -183,7 +174,6 @@ class PlanSummary:
     files: int
     """Number of files in the inventory."""
     file_bytes: int
-    epoch: int
     blocks: int
     """Number of blocks in one epoch."""
     blocks_planned: int
@@ -229,9 +219,8 @@ class PlanSummary:
     "--blocks",
     "num_blocks",
     type=click.IntRange(min=1),
-    help="Plan only the first blocks of the epoch. Default: all for local files; one for remote files.",
+    help="Plan only the first blocks of the first epoch. Default: all for local files; one for remote files.",
 )
-@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Epoch to plan, from 0.")
 @click.option("--units", "with_units", is_flag=True, help="Also print one line per unit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def plan(
@@ -242,7 +231,6 @@ def plan(
     toml: Path | None,
     assignments: tuple[str, ...],
     num_blocks: int | None,
-    epoch: int,
     with_units: bool,
     as_json: bool,
 ) -> None:
@@ -265,7 +253,7 @@ def plan(
             require_open_files(config)
             num_blocks = 1
             click.echo("remote files: planning the first block only, see --blocks", err=True)
-        summary = preview(config, found.files, remotes, epoch=epoch, num_blocks=num_blocks)
+        summary = preview(config, found.files, remotes, num_blocks)
     if as_json:
         content = asdict(summary)
         if not with_units:
@@ -277,15 +265,12 @@ def plan(
         click.echo("\n" + "\n".join(unit_lines(summary)))
 
 
-def preview(
-    config: Config, inventory: Sequence[SourceFile], remotes: Remotes, *, epoch: int, num_blocks: int | None
-) -> PlanSummary:
-    """Plan the first ``num_blocks`` of an epoch (None: of all). Raises BadInputError if no file is usable."""
+def preview(config: Config, inventory: Sequence[SourceFile], remotes: Remotes, num_blocks: int | None) -> PlanSummary:
+    """Plan the first ``num_blocks`` of the first epoch (None: of all). Raises BadInputError if no file is usable."""
     workload, stream = config.stored_workload(), config.stream
     capacity = SlotCapacity(workload, stream)
     order = Blocks(len(inventory), stream, config.seed, epochs=0)
-    first = epoch * order.per_epoch
-    blocks = range(first, first + min(num_blocks or order.per_epoch, order.per_epoch))
+    blocks = range(min(num_blocks or order.per_epoch, order.per_epoch))
     with (
         tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder,
         closing(Inspection(config.workload, config.source, stream)) as inspection,
@@ -300,11 +285,11 @@ def preview(
     next_k = 0
     for block in blocks:
         files = [staged[file] for file in order.files(block)]
-        units = plan_block(block, next_k, epoch, files, capacity=capacity, stream=stream, seed=config.seed)
+        units = plan_block(block, next_k, 0, files, capacity=capacity, stream=stream, seed=config.seed)
         next_k += len(units)
         planned.append((files, units))
     digest = plan_hash(workload, stream, config.seed)
-    return summarise(inventory, digest, epoch, order.per_epoch, planned, stream, capacity)
+    return summarise(inventory, digest, order.per_epoch, planned, stream, capacity)
 
 
 def _stage_all(
@@ -338,7 +323,6 @@ def _stage_all(
 def summarise(
     inventory: Sequence[SourceFile],
     plan_hash: str,
-    epoch: int,
     num_blocks: int,
     blocks: Sequence[tuple[Sequence[StagedFile], Sequence[Unit]]],
     stream: StreamConfig,
@@ -348,12 +332,11 @@ def summarise(
     staged = [file for files, _ in blocks for file in files]
     units = [unit for _, units_of_block in blocks for unit in units_of_block]
     groups = [group for file in staged if file.footer is not None for group in file.footer.row_groups]
-    first_k = units[0].k if units else 0
     lines = []
     for unit in units:
         particles = sum(part.particles for part in unit.parts)
         line = UnitLine(
-            unit=unit.k - first_k,
+            unit=unit.k,
             block=unit.block,
             events=unit.rows,
             particles=particles,
@@ -374,7 +357,6 @@ def summarise(
         plan_hash=plan_hash,
         files=len(inventory),
         file_bytes=sum(file.size_bytes for file in inventory),
-        epoch=epoch,
         blocks=num_blocks,
         blocks_planned=len(blocks),
         files_planned=len(staged),
@@ -414,8 +396,7 @@ def summary_lines(summary: PlanSummary) -> list[str]:
     lines = [
         f"plan          {s.plan_hash}",
         f"inventory     {s.files:,} files, {binary_words(s.file_bytes)}, {s.blocks:,} blocks an epoch",
-        f"epoch {s.epoch:<7} {covered}: {s.files_planned:,} files, {s.events:,} events, "
-        f"at most {s.particles:,} particles",
+        f"epoch 0       {covered}: {s.files_planned:,} files, {s.events:,} events, at most {s.particles:,} particles",
         f"units         {s.units:,}",
         f"arena         {s.slots} slots × {binary_words(s.slot_bytes)} = {binary_words(s.arena_bytes)}",
         "",

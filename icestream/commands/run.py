@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from common.errors import USER_ERROR_EXIT_CODE, BadInputError, IcestreamError, T
 from common.options import InputCommand, run_dir_option
 from common.process import StopFlag, end_with
 from icestream.commands.options import run_flags, run_options
-
-if TYPE_CHECKING:
-    from services.supervisor.meeting import NodePlace
 
 EXAMPLES = """\b
 Examples:
@@ -80,7 +77,11 @@ def run(
         return  # the first process of a machine starts all trainers of it
     with _mistakes_end_torchrun() if place is not None else nullcontext():
         if place is not None:
-            flags["local.trainers"] = _trainers_of(place, flags["local.trainers"])
+            if flags["local.trainers"] not in (None, place.trainers):
+                raise BadInputError(
+                    f"--trainers {flags['local.trainers']}, but torchrun --nproc-per-node {place.trainers}"
+                )
+            flags["local.trainers"] = place.trainers
         if place is not None and shared is not None:
             if fresh or new_plan:
                 raise BadInputError(
@@ -98,13 +99,6 @@ def run(
         sys.exit(
             run_session(run_dir, toml, assignments, flags, fresh=fresh, new_plan=new_plan, yes=yes, verbose=verbose)
         )
-
-
-def _trainers_of(place: NodePlace, given: int | None) -> int:
-    """Return the number of trainers that torchrun was told. Raises BadInputError if another one is ``given``, too."""
-    if given not in (None, place.trainers):
-        raise BadInputError(f"--trainers {given}, but torchrun --nproc-per-node {place.trainers}")
-    return place.trainers
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from common.own_code import is_own, require_module
 from common.paths import CONFIG_FILE, INVENTORY_FOLDER, SHARDS_FOLDER, make_run_dir, shard_dirs, user_path
 from common.run_words import counted
 from common.status import STATUS_FOLDER, TrainerStatus, read_status
-from common.summary import ExitStatus, build_summary, summary_lines, write_summary
+from common.summary import ExitStatus, Summary, build_summary, summary_lines, write_summary
 from common.text import shown
 from icestream.commands.checks import (
     check_before_start,
@@ -40,8 +40,7 @@ from workloads import registry
 from workloads.base.checkpoint import newest_checkpoint
 from workloads.registry import NO_MODEL
 
-_OF_THE_PLAN = ("input", "workload", "seed", "source", "stream")
-_OTHER_WORK = ("outputs",)
+_NEW_WORK = ("input", "workload", "seed", "source", "stream", "outputs")
 """Branches whose change is work for a finished run."""
 _ENDING_S = 10.0
 """Longest wait for the services of a run that was just killed."""
@@ -120,7 +119,6 @@ def run_session(
 
 
 def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool, verbose: bool) -> int:
-    """Run with this configuration; return the exit code."""
     stored = run_dir / CONFIG_FILE
     former_config = stored.read_text() if stored.exists() else None
     former_status = read_status(run_dir, "trainer", TrainerStatus)
@@ -153,15 +151,7 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool, verbo
         stored.write_text(former_config)  # in place: it keeps its mode
     # A former session's counts are of a former plan, perhaps, and its shards' records are deleted with it.
     imbalance = imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status) if status != former_status else ""
-    summary = build_summary(
-        status,
-        exit_status=outcome.exit_status,
-        exit_code=outcome.exit_code,
-        seconds=outcome.seconds,
-        restarts=outcome.restarts,
-        error=outcome.error,
-        imbalance=imbalance,
-    )
+    summary = summary_of(outcome, status, imbalance)
     write_summary(run_dir, summary)
     former_step = former_status.step if former_status is not None else 0
     if summary.error is None or (trained and status is not None and status.step != former_step):
@@ -234,6 +224,19 @@ def supervise(
             outputs.close()
 
 
+def summary_of(outcome: SessionOutcome, status: TrainerStatus | None, imbalance: str) -> Summary:
+    """Return the summary of a session; ``imbalance``: the sum over the shards that is wrong, in words."""
+    return build_summary(
+        status,
+        exit_status=outcome.exit_status,
+        exit_code=outcome.exit_code,
+        seconds=outcome.seconds,
+        restarts=outcome.restarts,
+        error=outcome.error,
+        imbalance=imbalance,
+    )
+
+
 def already_complete(former: Mapping[str, Any], config: Config, status: TrainerStatus | None) -> str:
     """Return a line about a finished run that the settings do not prolong; empty if there may be something to do.
 
@@ -243,7 +246,7 @@ def already_complete(former: Mapping[str, Any], config: Config, status: TrainerS
         return ""
     now = config.model_dump(mode="json")
     model = former.get("trainer", {}).get("model")
-    if model != config.trainer.model or any(former.get(key) != now[key] for key in (*_OF_THE_PLAN, *_OTHER_WORK)):
+    if model != config.trainer.model or any(former.get(key) != now[key] for key in _NEW_WORK):
         return ""
     if former["trainer"].get(model) != now["trainer"].get(model):  # refused or taken by the trainer, which knows why
         return ""

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RANK_LOST_EXIT_CODE = 1
 _GRACE_S = 10.0
 """Time for the last copies, beyond that of the final synchronisation."""
 
@@ -202,7 +201,7 @@ def trainer(
     except RankLost as lost:
         logger.error("%s: this rank ends too; all resume from the newest checkpoint", lost)
         logging.shutdown()
-        os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
+        os._exit(1)  # the device may wait for the other rank for ever
     if PARENT_VARIABLE in os.environ or status is None or rank not in ("", "0"):
         return  # `icestream run` writes the summary: it knows the restarts
     finished = status.state == "finished"

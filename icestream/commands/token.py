@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.options import config_options, input_option, run_dir_option, token_file_option
-
-if TYPE_CHECKING:
-    from common.pelican.config import TokenConfig
 
 EXAMPLES = """\b
 Examples:
@@ -44,28 +39,21 @@ def token(
     Tokens are got by other programs: the command is shown where one is missing. Runs read them again when they change.
     """
     from common.files.local import expand_lists
+    from common.pelican.answers import BadTokenError
+    from common.pelican.token_claims import how_to_get, needs
+    from common.pelican.tokens import FoundTokens
     from services.config.root import load_config
 
     flags = {"input": inputs or None, "token.file": token_file}
     config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     if not config.input and not outputs:
         raise BadInputError(f"no input given, and none stored in {run_dir}: name what the token is for with -i/--input")
-    if not show_tokens(list(expand_lists(config.input)), outputs, config.token):
-        sys.exit(USER_ERROR_EXIT_CODE)
-
-
-def show_tokens(inputs: Sequence[str], outputs: Sequence[str], config: TokenConfig) -> bool:
-    """Print the token that would be used for each federation. Return True if all suffice, as far as known."""
-    from common.pelican.answers import BadTokenError
-    from common.pelican.token_claims import how_to_get, needs
-    from common.pelican.tokens import FoundTokens
-
-    found = needs(inputs, outputs, storage_prefix=config.storage_prefix)
+    found = needs(list(expand_lists(config.input)), outputs, storage_prefix=config.token.storage_prefix)
     if not found:
         click.echo("no input or output is in a federation: no token is needed")
     all_suffice = True
     for need in found:
-        source = FoundTokens(need, config)
+        source = FoundTokens(need, config.token)
         click.echo(f"federation  {need.federation}\nneeded      {' '.join(map(str, need.scopes))}")
         try:
             text = source.check()
@@ -75,4 +63,5 @@ def show_tokens(inputs: Sequence[str], outputs: Sequence[str], config: TokenConf
         get = how_to_get(need.federation, need.path, writes=need.writes)
         click.echo(f"token       {text}\nsuffices    {'yes, as far as known' if suffices else f'no: {get}'}")
         all_suffice = all_suffice and suffices
-    return all_suffice
+    if not all_suffice:
+        sys.exit(USER_ERROR_EXIT_CODE)

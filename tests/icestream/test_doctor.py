@@ -118,15 +118,6 @@ def test_cores_memory_and_open_files_that_do_not_suffice_are_told() -> None:
     assert module.check_open_files(many, resource.RLIM_INFINITY).text == "no limit"
 
 
-def test_shared_memory_that_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, flags: int) -> int:
-        raise OSError(errno.ENOSYS, "not there")
-
-    assert module.check_arena().level == "ok"
-    monkeypatch.setattr(os, "memfd_create", refuse)
-    assert module.check_arena().level == "problem"
-
-
 def test_a_run_directory_in_use_not_writable_or_without_locks_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -439,19 +439,11 @@ def test_the_supervisor_or_a_trainer_started_by_hand_is_asked_and_waited_for(tmp
         assert f"next        resume: icestream run --run-dir {tmp_path}" in result.output
 
 
-def test_a_process_that_has_the_pid_of_a_killed_run_gets_no_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_has_the_pid_of_a_killed_run_gets_no_signal(tmp_path: Path) -> None:
     made_run(tmp_path, session())
     here = Holder.of_this_process("icestream run")
     leave_note(tmp_path, replace(here, start_ticks=here.start_ticks - 1))
-    got: list[int] = []
-    former = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
-    try:
-        result = CliRunner().invoke(stop, [str(tmp_path)])
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    assert got == []
+    result = CliRunner().invoke(stop, [str(tmp_path)])  # or the tests would end here
     assert "is not running" in result.output
     assert "killed" in result.output
     assert result.exit_code == 0

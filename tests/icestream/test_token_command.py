@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from federation.issuer import Issuer
 from token_places import INPUT, SCOPE, VARIABLES, token_file
 
-from common.files.local import expand_lists
 from common.pelican import tokens
 from icestream.commands.config import config
 from icestream.commands.token import token
@@ -102,8 +101,3 @@ def test_whether_a_token_suffices_is_the_exit_code_and_what_gets_one_is_told(hom
         assert told in text
     assert "no token is needed" in shown("-i", "/data/*.parquet")[1]
     assert "-i/--input" in shown()[1]
-
-
-def test_a_list_file_is_read_line_by_line(tmp_path: Path) -> None:
-    (tmp_path / "files.txt").write_text("# ours\npelican://f/a\n\n  pelican://f/b  \n")
-    assert list(expand_lists(["x", f"@{tmp_path / 'files.txt'}"])) == ["x", "pelican://f/a", "pelican://f/b"]

@@ -117,9 +117,6 @@ def _fitted(
 
 # ---- Measured floors.
 
-FLOOR_FILE = "toy_floor.json"
-"""Result of the benchmark, beside this module."""
-
 
 @dataclass(frozen=True)
 class ToyFloor:
@@ -143,8 +140,8 @@ class ToyFloor:
 
 
 def read_toy_floor() -> ToyFloor:
-    """Return the floor from the file beside this module."""
-    stored = json.loads(Path(__file__).with_name(FLOOR_FILE).read_text(encoding="utf-8"))
+    """Return the floor from the file beside this module, which the benchmark writes."""
+    stored = json.loads(Path(__file__).with_name("toy_floor.json").read_text(encoding="utf-8"))
     figures = {
         name: Floor(float(one["value"]), float(one["error"]))
         for name, one in stored["figures"].items()
@@ -250,12 +247,12 @@ def _predicted(
     settings = frame.file_settings(front, wanted, predictor.run)
     check_same_detector(predictor.position_S3, settings.inputs)
     with frame.read_events(front, settings, wanted, DIRECTION, [predictor.run]) as files:
-        vectors = predicted_vectors(predictor, files.arrays, settings.stream, device_named(wanted.device))
-        num_read, num_empty = len(vectors.p_E3), sum(tally.empty for tally in files.tallies)
+        p_E3, num_cut = predicted_vectors(predictor, files.arrays, settings.stream, device_named(wanted.device))
+        num_read, num_empty = len(p_E3), sum(tally.empty for tally in files.tallies)
         if files.arrays.event_columns["enriched"].all():
             raise BadInputError(f"all {num_read:,} events were added to enrich a training: name files of natural ones")
         geometry = Geometry(predictor.position_S3.cpu().numpy())
-        events = predicted_events(files.arrays, vectors.p_E3, geometry)
+        events = predicted_events(files.arrays, p_E3, geometry)
     notes = []
     if files.which == "held out":
         notes.append(
@@ -263,9 +260,9 @@ def _predicted(
         )
     if added := num_read - len(events):
         notes.append(f"{added:,} events were added to enrich a training (`enriched`) and are left out")
-    if vectors.num_cut:
+    if num_cut:
         notes.append(
-            f"{vectors.num_cut:,} events have more than {settings.stream.outlier_above:,} pulses, the limit of the"
+            f"{num_cut:,} events have more than {settings.stream.outlier_above:,} pulses, the limit of the"
             " training: predicted from so many, the clean and earliest ones"
         )
     if num_empty:

@@ -102,7 +102,6 @@ class MetaTable:
     def events(self, batch: int) -> BatchEvents:
         """Events of a wanted batch, checked. Fastest in the order of the table. Raises BadInputError."""
         where = f"{self.path}, batch {batch}"
-        self.num_events(batch)
         table = pa.concat_tables([self._rows(run) for run in self._runs[batch]])
         column = {name: values_of(table[name], f"{where}, column {name!r}") for name in self._columns}
         event_id_E = as_int64(column["event_id"], f"{where}, column 'event_id'")

@@ -241,26 +241,20 @@ Topology = npt.NDArray[np.int8]
 # have no output for the topology; a threshold on κ is the plain classifier that every one of them offers.
 
 
-@dataclass(frozen=True)
-class RocCurve:
-    """Shares of tracks and of cascades with κ above a threshold, from the highest threshold to the lowest."""
+def roc_curve(kappa_E: Float64, topology_E: Topology) -> tuple[Float64, Float64] | None:
+    """Return the ROC curve of κ; None unless there are both tracks and cascades.
 
-    threshold: Float64
-    tracks: Float64
-    cascades: Float64
-
-
-def roc_curve(kappa_E: Float64, topology_E: Topology) -> RocCurve | None:
-    """Return the ROC curve of κ; None unless there are both tracks and cascades."""
+    The shares of tracks and of cascades with κ above a threshold, from the highest threshold to the lowest.
+    """
     is_track, is_cascade = topology_E == TRACK, topology_E == CASCADE
     if not (is_track.any() and is_cascade.any()):
         return None
     threshold = np.unique(kappa_E[is_track | is_cascade])[::-1]
-    shares = [
+    tracks, cascades = (
         1 - np.searchsorted(np.sort(kappa_E[chosen]), threshold, side="left") / chosen.sum()
         for chosen in (is_track, is_cascade)
-    ]
-    return RocCurve(threshold, *shares)
+    )
+    return tracks, cascades
 
 
 def track_auc(kappa_E: Float64, topology_E: Topology) -> float:

@@ -197,7 +197,8 @@ def _resolution(shown: ShownEvents, x_E: Float64, x_label: str) -> Figure:
                         middle, values, color=MODEL, linestyle=style, marker="o", markersize=3, label=f"model, {name}"
                     )
                 continue
-            medians = [_median(angle_deg_E[one]) for one in bins]
+            known = [angle_deg_E[one][np.isfinite(angle_deg_E[one])] for one in bins]
+            medians = [np.median(angles) if len(angles) else np.nan for angles in known]
             axes.plot(middle, medians, color=COLOR_OF[source], label=f"{LABEL_OF[source]}, median")
         axes.set_xscale("log")
         use_log_angles(axes)
@@ -205,11 +206,6 @@ def _resolution(shown: ShownEvents, x_E: Float64, x_label: str) -> Figure:
     places[0].set_ylabel("angle / °")
     places[0].legend(fontsize=9)
     return figure
-
-
-def _median(angle_deg: Float64) -> float:
-    known = angle_deg[np.isfinite(angle_deg)]
-    return float(np.median(known)) if len(known) else float("nan")
 
 
 _ACROSS, _UP = 24, 12
@@ -361,7 +357,8 @@ def separation(shown: ShownEvents) -> Figure | None:
         left.stairs(np.histogram(of_kind, edges)[0] / len(of_kind), edges, color=color, label=label, linewidth=1.5)
     left.set(xlabel="lg κ", ylabel="part of the events")
     left.legend()
-    right.plot([0, *curve.cascades], [0, *curve.tracks], color=MODEL)
+    tracks, cascades = curve
+    right.plot([0, *cascades], [0, *tracks], color=MODEL)
     right.plot([0, 1], [0, 1], color="0.6", linestyle=":")
     right.set(
         xlabel="cascades above the threshold",

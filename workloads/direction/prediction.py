@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,27 +38,21 @@ from workloads.direction.models.network import check_same_detector
 from workloads.direction.models.task import TrainedPredictor, build_predictor, load_predictor
 
 
-class PredictedVectors(NamedTuple):
-    """Predictions for the events of a unit."""
-
-    p_E3: npt.NDArray[np.float64]
-    """Direction p / |p|, concentration |p|; 0 for an event without pulses."""
-    num_cut: int
-    """Events that were larger than the limit."""
-
-
 def predicted_vectors(
     predictor: TrainedPredictor, arrays: UnitArrays, stream: StreamConfig, device: torch.device
-) -> PredictedVectors:
-    """Return predictions for all events, in their order. Bounds on what the model sees are those of the ``stream`` of
-    its training: larger events lose their last auxiliary, then their last other pulses."""
+) -> tuple[npt.NDArray[np.float64], int]:
+    """Return the vectors p of all events, in their order, and the number of events that were cut. -> (E, 3).
+
+    p is 0 for an event without pulses. Bounds on what the model sees are those of the ``stream`` of its training:
+    larger events lose their last auxiliary, then their last other pulses.
+    """
     cut, num_cut = cut_to(arrays, stream.outlier_above)
     if not len(cut.offsets) - 1:
-        return PredictedVectors(np.zeros((0, 3)), 0)
+        return np.zeros((0, 3)), 0
     parts = microbatch_of(cut, device).chunks(stream.max_particles)
-    p_E3 = torch.cat([predictor.predict(part) for part in parts]).double().cpu().numpy()
+    p_E3: npt.NDArray[np.float64] = torch.cat([predictor.predict(part) for part in parts]).double().cpu().numpy()
     p_E3[np.diff(cut.offsets) == 0] = 0.0
-    return PredictedVectors(p_E3, num_cut)
+    return p_E3, num_cut
 
 
 def cut_to(arrays: UnitArrays, most: int) -> tuple[UnitArrays, int]:
@@ -107,10 +101,6 @@ _SCHEMAS = {PARQUET: TABLE_SCHEMA, CSV: pa.schema(_ANGLES)}
 _HEADER = b"event_id,azimuth,zenith\n"
 
 
-WriteTable = Callable[[pa.Table], None]
-"""Appends rows to a file."""
-
-
 def prediction_table(event_id_E: npt.NDArray[np.int64], p_E3: npt.NDArray[np.float64]) -> pa.Table:
     """Rows of predictions: angles in radians, azimuth in [0, 2π), zenith in [0, π].
 
@@ -136,8 +126,8 @@ def check_output(out: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def prediction_file(out: Path, model: Mapping[str, object]) -> Iterator[WriteTable]:
-    """File of predictions, by its suffix; ``model`` is kept in the footer of a Parquet file."""
+def prediction_file(out: Path, model: Mapping[str, object]) -> Iterator[Callable[[pa.Table], None]]:
+    """File of predictions, by its suffix, which the function appends rows to; ``model`` is kept in a Parquet footer."""
     with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
         schema = _SCHEMAS[out.suffix]
         if out.suffix == PARQUET:
@@ -265,13 +255,9 @@ def predicted_tables(
 
 def prediction_stream(stream: StreamConfig) -> StreamConfig:
     """Stream settings of the run for all events in order: none is an outlier, and memory is bounded."""
-    update: dict[str, Any] = {
-        "unit_events": _UNIT_EVENTS,
-        "batch_events": _UNIT_EVENTS * MOST_TRAINERS,
-        "shuffle": False,
-    }
-    update |= {"slot_mib": _SLOT_MIB, "max_particles": MOST_PULSES, "max_particles_per_event": 0, "drop_empty": False}
-    return stream.model_copy(update=update | {"max_squared_particles": 0})
+    update = {"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS, "shuffle": False}
+    limits = {"max_particles": MOST_PULSES, "max_particles_per_event": 0, "max_squared_particles": 0}
+    return stream.model_copy(update=update | limits | {"slot_mib": _SLOT_MIB, "drop_empty": False})
 
 
 class TrainedDirections(TrainedModel):

@@ -208,13 +208,12 @@ def run_seeds(files: Sequence[Path], out: Path, geometry_file: Path | None, proc
 
 
 def _geometry(files: Sequence[Path], geometry_file: Path | None) -> Geometry:
-    """Table of sensors: the named one, else that beside the files. Raises BadInputError, also for no file of events."""
+    """Table of sensors: the named one, else that beside the files. Raises BadInputError."""
     if geometry_file is not None:
         return read_geometry(geometry_file)
     places = [folder / GEOMETRY_FILE for folder in dict.fromkeys(file.parent for file in files)]
     for place in places:
         if not place.exists():
-            check_file(next(file for file in files if file.parent == place.parent))  # the larger mistake is told first
             raise BadInputError(
                 f"no {GEOMETRY_FILE} (positions of the sensors) in {place.parent}: copy it there, or name it with "
                 "--geometry"

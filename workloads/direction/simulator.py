@@ -452,9 +452,9 @@ class EventsPlan:
             raise BadInputError(f"array = {self.array!r}: use one of {', '.join(ARRAYS)}")
         if self.num_files > MOST_FILES:
             raise BadInputError(f"files = {self.num_files}: event ids allow at most {MOST_FILES:,}")
-        if self.num_rows(0) > MOST_EVENTS_A_FILE:
+        if (rows := sum(self.numbers(0))) > MOST_EVENTS_A_FILE:
             raise BadInputError(
-                f"{self.num_rows(0):,} events a file: event ids allow at most {MOST_EVENTS_A_FILE:,}; use more files"
+                f"{rows:,} events a file: event ids allow at most {MOST_EVENTS_A_FILE:,}; use more files"
             )
 
     @cached_property
@@ -465,10 +465,6 @@ class EventsPlan:
     def numbers(self, file_index: int) -> tuple[int, ...]:
         """Events of each kind in one file."""
         return tuple(share(total, self.num_files, file_index) for total in (self.num_events, self.num_cascades))
-
-    def num_rows(self, file_index: int) -> int:
-        """Events in one file."""
-        return sum(self.numbers(file_index))
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from direction_files import direction_arrays, event_rows, write_direction_file
 
 from common.errors import BadInputError
@@ -159,25 +158,18 @@ def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytes
         evaluated(tmp_path, path, simulated=True)
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
-    """The command, with a model that needs no training."""
-    run = run_of(tmp_path / "run" / "checkpoints" / "best.pt")
+def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, path = run_of(tmp_path / "run" / "checkpoints" / "best.pt"), written(tmp_path)
     monkeypatch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
-    return lambda *arguments: CliRunner().invoke(evaluate_command, [str(one) for one in arguments], obj=FrontDoor())
-
-
-def test_missed_thresholds_are_printed_and_exit_with_code_1(command: Callable[..., Result], tmp_path: Path) -> None:
-    path = written(tmp_path)
     limits = tmp_path / "limits.toml"
     limits.write_text("angle_mean_deg = 0.5\nkappa_pull_mean = { min = 0.0, max = 10.0 }\n")
-    arguments = ("run", "-i", path, "--bootstraps", 3, "--device", "cpu", "--thresholds", limits)
-    answer = command(*arguments)
+    arguments = ["run", "-i", str(path), "--bootstraps", "3", "--device", "cpu", "--thresholds", str(limits)]
+    answer = CliRunner().invoke(evaluate_command, arguments, obj=FrontDoor())
     assert answer.exit_code == 3, answer.output
     assert re.search(r"^missed: angle_mean_deg: [\d.]+, limit 0.5$", answer.output, re.M)
     assert "missed: kappa" not in answer.output
     limits.write_text("angle_mean_deg = 5\n")
-    answer = command(*arguments)
+    answer = CliRunner().invoke(evaluate_command, arguments, obj=FrontDoor())
     assert answer.exit_code == 0, answer.output
     assert answer.output.splitlines()[-1] == f"report: {tmp_path / 'run' / 'evaluation' / 'report.html'}"
 

@@ -67,16 +67,6 @@ def test_each_events_pulses_are_in_the_order_of_sensor_and_time_and_none_is_lost
         assert opens_of(arrays, event) == opens
 
 
-@settings(max_examples=40)
-@given(events)
-def test_a_unit_that_is_sorted_is_left_as_it_is(content: list[list[Pulse]]) -> None:
-    content = [sorted(event, key=lambda pulse: pulse[:2]) for event in content]
-    arrays = arrays_of(content)
-    before = {name: column.copy() for name, column in arrays.particle_columns.items() if name != "opens_sensor"}
-    group_by_sensor(arrays)
-    assert all((arrays.particle_columns[name] == column).all() for name, column in before.items())
-
-
 @pytest.mark.parametrize(
     ("azimuth", "zenith", "vector"),
     [

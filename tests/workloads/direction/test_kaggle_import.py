@@ -93,7 +93,6 @@ def changed(place: int, value: object) -> Any:
 
 META_ERRORS = {
     "zenith above pi": ("zenith", changed(1, 3.5), "batch 1, event 7: its zenith is 3.5; expected 0 to π radians"),
-    "azimuth below 0": ("azimuth", changed(0, -0.1), "event 0: its azimuth is -0.1; expected 0 to 2π radians"),
     "angle not a number": ("azimuth", changed(2, float("nan")), "event 14: its azimuth is nan; expected 0 to 2π"),
     "overlap": ("first_pulse_index", changed(1, 3), "event 7: its pulses begin in row 3 and overlap those of the"),
     "gap": ("first_pulse_index", changed(1, 5), "event 7: its pulses begin in row 5 and leave a gap; expected row 4"),
@@ -135,8 +134,8 @@ PULSE_ERRORS = {
         f"batch_1.parquet, row 5, event 7: sensor {NUM_SENSORS} has no position; the geometry has the sensors 0 to",
     ),
     "negative sensor": ({"sensor_id": np.array([0, -1, 2, 3, 4, 5])}, "row 1, event 0: sensor -1 has no position"),
-    "charge not a number": ({"charge": [1, 1, 1, float("nan"), 1, 1]}, "row 3, event 7: its charge is nan; expected a"),
     "negative charge": ({"charge": [1, 1, -0.5, 1, 1, 1]}, "row 2, event 0: its charge is -0.5; expected a finite"),
+    "charge not a number": ({"charge": [1, 1, 1, float("nan"), 1, 1]}, "row 3, event 7: its charge is nan; expected a"),
     "charge beyond float32": ({"charge": [1, 1, 1e300, 1, 1, 1]}, "row 2, event 0: its charge is 1e+300; expected a"),
     "time beyond 2⁶²": ({"time": [1, 2, 3, 4, 2**62 + 2**60, -(2**62)]}, "row 4, event 7: its time is 576460752303423"),
     "null": ({"time": [1, 2, None, 4, 5, 6]}, "column 'time', row 2: the value is null; expected a number"),
@@ -209,26 +208,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         import_with(path, tmp_path / "out", "--from", "kaggle")
 
 
-@pytest.mark.parametrize("rows_of_group", [2, 4])
-def test_row_groups_of_other_batches_are_not_read(tmp_path: Path, rows_of_group: int) -> None:
-    batches = {batch: neutrinos([3, 2], batch, first_id=100 * batch) for batch in (1, 2, 3, 4)}
-    options = {"row_group_size": rows_of_group, "compression": "none", "write_page_checksum": True}
-    write_kaggle(tmp_path, batches, meta_options=options)
-    path = tmp_path / "train_meta.parquet"
-    metadata = pq.read_metadata(path)
-    content = bytearray(path.read_bytes())
-    for group in map(metadata.row_group, range(4 // rows_of_group, metadata.num_row_groups)):
-        first = min(group.column(i).dictionary_page_offset for i in range(group.num_columns))
-        content[first : first + group.total_byte_size] = bytes(group.total_byte_size)
-    path.write_bytes(content)
-    for batch in (1, 2):
-        import_with(tmp_path / "train" / f"batch_{batch}.parquet", tmp_path / "out")
-        wanted = [expected(event) for event in batches[batch]]
-        assert events_in(tmp_path / "out" / f"batch_{batch}.parquet") == wanted
-    with pytest.raises(BadInputError, match=r"train_meta\.parquet: can't be read as Parquet"):
-        import_with(tmp_path / "train" / "batch_3.parquet", tmp_path / "out")
-
-
 def test_a_table_whose_batches_alternate_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,11 +253,8 @@ def test_large_events_keep_their_clean_and_earliest_pulses_and_the_rest_is_count
     assert "3 events, 21 particles, 30 particles above 10 an event cut; " in output
     found = events_in(tmp_path / "out" / "batch_1.parquet")
     assert [found[0], found[2]] == [expected(events[0]), expected(events[2])]
-    pulses = sorted(expected(events[1])["pulses"], key=lambda p: (p["is_auxiliary"], p["time_ns"]))
-    limit = pulses[9]
-    kept = [(p["is_auxiliary"], p["time_ns"]) for p in found[1]["pulses"]]
-    assert sorted(kept) == [(p["is_auxiliary"], p["time_ns"]) for p in pulses[:10]]
-    assert max(kept) == (limit["is_auxiliary"], limit["time_ns"])
+    best = sorted((p["is_auxiliary"], p["time_ns"]) for p in expected(events[1])["pulses"])[:10]
+    assert sorted((p["is_auxiliary"], p["time_ns"]) for p in found[1]["pulses"]) == best
     order = [(p["sensor_id"], p["time_ns"]) for p in found[1]["pulses"]]
     assert order == sorted(order)
 

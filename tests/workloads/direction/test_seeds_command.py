@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from direction_files import event_rows, write_direction_file
 
 from common.errors import BadInputError
-from common.files.layout import schema_of
-from workloads.direction import seeds as fits_files
-from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 from workloads.direction.commands import seeds
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
 
-SCHEMA = schema_of(DIRECTION.with_all_stored())
 COUNTS = (12, 0, 30, 0, 0)  # the second row group has no pulses
 
 
@@ -43,24 +37,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def quick_fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits that take no time, but in tests that look at them."""
-    if "true_fits" not in request.fixturenames:
-        ones = partial(classical_fits, fit=lambda pulses: torch.ones(pulses.segments.num_events, len(CLASSICAL_FITS)))
-        monkeypatch.setattr(fits_files, "classical_fits", ones)
-
-
-@pytest.fixture
-def true_fits() -> None:
-    """Nothing: see quick_fits."""
-
-
 def run(*arguments: str | Path, processes: int = 1) -> Result:
     return CliRunner().invoke(seeds, [*map(str, arguments), "--processes", str(processes)])
 
 
-@pytest.mark.usefixtures("true_fits")
 def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run(folder, "-o", out)
@@ -99,18 +79,8 @@ def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
     assert (out / "a.parquet").stat().st_mtime_ns > before
 
 
-def test_a_write_that_fails_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(fits_files, "classical_fits", fail)
-    assert isinstance(run(folder, "-o", tmp_path / "out").exception, RuntimeError)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [GEOMETRY_FILE]
-
-
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.usefixtures("true_fits")
 def test_several_processes_write_the_same_files_as_one(folder: Path, tmp_path: Path) -> None:
     assert run(folder, "-o", tmp_path / "one").exit_code == 0
     result = run(folder, "-o", tmp_path / "two", processes=2)
@@ -136,13 +106,6 @@ def test_a_folder_without_a_table_of_sensors_needs_one_by_name(folder: Path, tmp
     assert "no sensor_geometry.csv (positions of the sensors) in" in refused(folder, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert run(folder, "-o", tmp_path / "out", "--geometry", tmp_path / "sensors.csv").exit_code == 0
-
-
-def test_files_of_another_layout_are_told_before_the_table_of_sensors_that_they_lack(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"event_id": [1], "time": [2.0]}), tmp_path / "batch_1.parquet")
-    message = refused(tmp_path, "-o", tmp_path / "out")
-    assert "batch_1.parquet" in message
-    assert GEOMETRY_FILE not in message
 
 
 def test_files_of_two_detectors_or_of_the_same_name_are_not_done_at_once(folder: Path, tmp_path: Path) -> None:

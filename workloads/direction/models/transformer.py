@@ -87,10 +87,11 @@ class TransformerNetwork(DirectionNetwork):
     def forward(self, events: EventInput) -> Prediction:
         """Refined prediction; auxiliary: the first one."""
         sensors = sensor_set(events, MAX_SENSORS)
-        segments, inputs = sensors.segments, token_inputs(events, sensors)
-        of_pulses_TF = mean_and_max(self.pulse_input(inputs.pulses_PF), inputs.pulses)
-        tokens_TD = self.sensor_input(torch.cat([inputs.sensors_TF, of_pulses_TF], 1)).float()
-        event_ED = self.event_input(inputs.events_EF).float()
+        segments = sensors.segments
+        pulses, pulses_PF, sensors_TF, events_EF = token_inputs(events, sensors)
+        of_pulses_TF = mean_and_max(self.pulse_input(pulses_PF), pulses)
+        tokens_TD = self.sensor_input(torch.cat([sensors_TF, of_pulses_TF], 1)).float()
+        event_ED = self.event_input(events_EF).float()
         padding = Padding.of(segments)
         terms = interval_terms(sensors.position_T3, sensors.time_T1, padding)
         for layer in self.layers:
@@ -320,20 +321,9 @@ class _Unpad(torch.autograd.Function):
 # ---- Features for the first layers: nothing but what was measured.
 
 
-@dataclass(frozen=True)
-class _TokenInputs:
-    """Input of the networks that make the tokens."""
-
-    pulses: Segments
-    """Assignment of the pulses to the chosen sensors."""
-    pulses_PF: Tensor
-    sensors_TF: Tensor
-    events_EF: Tensor
-
-
 @torch.no_grad()
-def token_inputs(events: EventInput, sensors: SensorSet) -> _TokenInputs:
-    """Features of the chosen sensors and their pulses, float32."""
+def token_inputs(events: EventInput, sensors: SensorSet) -> tuple[Segments, Tensor, Tensor, Tensor]:
+    """Assignment of the pulses to the chosen sensors, and features of these pulses, sensors and events, float32."""
     clean_T1 = 1 - sensors.auxiliary_T1
     charge_T1 = torch.pow(10, sensors.log10_charge_T1)
     # The charge of sensors without clean pulses counts next to nothing, unless there is no other.
@@ -341,12 +331,8 @@ def token_inputs(events: EventInput, sensors: SensorSet) -> _TokenInputs:
         torch.cat([sensors.position_T3, sensors.time_T1], 1), charge_T1 * (clean_T1 + 1e-3), sensors.segments
     )
     pulses, pulses_PF = _of_pulses(events, sensors)
-    return _TokenInputs(
-        pulses=pulses,
-        pulses_PF=pulses_PF,
-        sensors_TF=_of_sensors(sensors, centre_E4),
-        events_EF=bounded([sensors.summary_E8, centre_E4[:, :3] / 500, _shape(sensors, clean_T1)]),
-    )
+    events_EF = bounded([sensors.summary_E8, centre_E4[:, :3] / 500, _shape(sensors, clean_T1)])
+    return pulses, pulses_PF, _of_sensors(sensors, centre_E4), events_EF
 
 
 def _ln_light(log10_charge_T1: Tensor, distance_T1: Tensor) -> Tensor:

@@ -97,15 +97,6 @@ def test_pulses_belong_to_sensors_and_these_to_events() -> None:
     assert events.num_without_fits == 0
 
 
-def test_times_are_relative_to_the_median_of_the_clean_pulses() -> None:
-    microbatch = direction_microbatch(counts=[9])
-    time_P = microbatch.particle_columns["pulses"][:, 0]
-    clean_P = ~microbatch.particle_columns["auxiliary"][:, 0]
-    events = read(microbatch)
-    torch.testing.assert_close(events.time_P, time_P - time_P[clean_P].median())
-    assert torch.equal(events.auxiliary_P, ~clean_P)
-
-
 def test_a_sensor_that_the_geometry_lacks_is_named() -> None:
     microbatch = direction_microbatch(counts=[9])
     microbatch.particle_columns["sensor"][-1] = 225

@@ -57,17 +57,11 @@ def test_a_gpu_has_one_group_unless_a_long_event_would_pad_too_many() -> None:
     assert sum(len(group) * int(many[group].max()) ** 2 for group in found) < 2 * int(many.square().sum())
 
 
-COUNTS = [3, 0, 7, 1, 5]
-
-
-def layout() -> tuple[Segments, Padding]:
-    segments = Segments.from_counts(torch.tensor(COUNTS), sum(COUNTS))
-    return segments, Padding.of(segments)
-
-
 def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradients() -> None:
     torch.manual_seed(1)
-    segments, padding = layout()
+    counts = [3, 0, 7, 1, 5]
+    segments = segments_of(counts)
+    padding = Padding.of(segments)
     rows = torch.randn(16, 8, requires_grad=True)
     position, time = 200 * torch.randn(16, 3), 500 * torch.randn(16, 1)
     attention = Attention(8, 2, biased=True)
@@ -77,11 +71,11 @@ def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradie
     found = attention(rows, padding, interval_terms(position, time, padding))
 
     expected = []
-    for start, count in zip(segments.starts_E.tolist(), COUNTS, strict=True):
+    for start, count in zip(segments.starts_E.tolist(), counts, strict=True):
         if count == 0:
             continue
         of_event = slice(start, start + count)
-        alone = Padding.of(Segments.from_counts(torch.tensor([count]), count))
+        alone = Padding.of(segments_of([count]))
         bias = attention.bias(interval_terms(position[of_event], time[of_event], alone)[0][0])
         query, key, value = attention.input(rows[of_event]).unflatten(1, (3, 2, 4)).unbind(1)
         heads = []
@@ -101,7 +95,7 @@ def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradie
 def test_terms_depend_on_the_sign_and_size_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sensors at the same place, 300 m of light apart in time: s = 300 m. At the same time, 300 m apart: -300 m."""
     monkeypatch.setattr(transformer, "_BIAS_TERMS", 5)
-    padding = Padding.of(Segments.from_counts(torch.tensor([2, 2]), 4))
+    padding = Padding.of(segments_of([2, 2]))
     position = torch.tensor([[0.0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 300, 0]])
     time = torch.tensor([[0.0], [300 / LIGHT_SPEED_M_NS], [0], [0]])
 
@@ -148,9 +142,9 @@ def event(position_T3: Tensor, time_P: Tensor, counts_T: list[int], *, log10_cha
         time_P=time_P,
         log10_charge_P=torch.full((num_pulses,), log10_charge),
         auxiliary_P=torch.zeros(num_pulses, dtype=torch.bool),
-        pulses=Segments.from_counts(torch.tensor(counts_T), num_pulses),
+        pulses=segments_of(counts_T),
         position_T3=position_T3,
-        sensors=Segments.from_counts(torch.tensor([len(position_T3)]), len(position_T3)),
+        sensors=segments_of([len(position_T3)]),
         source_direction_E3=torch.tensor([[0.0, 0, 1]]),
         fits_EF=torch.zeros(1, 21),
         enriched_E=torch.zeros(1, dtype=torch.bool),
