@@ -21,16 +21,8 @@ def changed_settings(before_json: str, now_json: str, branch: str = "trainer") -
 
 
 def changed_values(before_json: str, now_json: str, branch: str = "trainer") -> list[tuple[str, Any, Any]]:
-    """Key, value before and value now of each key of ``branch`` in both configurations whose value has changed.
-
-    A text that is no configuration changes nothing.
-    """
-    try:
-        before, now = json.loads(before_json), json.loads(now_json)
-    except ValueError:
-        return []
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return []
+    """Key, value before and value now of each key of ``branch`` in both configurations whose value has changed."""
+    before, now = json.loads(before_json), json.loads(now_json)
     old, new = dict(leaves({branch: before.get(branch)})), dict(leaves({branch: now.get(branch)}))
     return [(key, old[key], new[key]) for key in new if key in old and old[key] != new[key]]
 
@@ -145,20 +137,11 @@ def require_meaning(
 
 def remedy_for_misfit(checkpoint: Mapping[str, Any], config: Config) -> str:
     """Remedy for weights to start from that fit no network of this configuration."""
-    before, now = (json.loads(text)["trainer"] for text in (checkpoint["config"], config.own_json()))
-    model = before["model"]
-    same = "use the same trainer.model and networks"
-    if is_known_model(model):
-        if model != config.trainer.model:
-            return same
-        if is_own(model):
-            return "restore its code and trainer.own as they were"
-        known = dict(leaves(now[model]))
-        changed = changed_values(checkpoint["config"], config.own_json(), "trainer")
-        is_known = all(key in known for key, _ in leaves(before[model]))
-        if is_known and any(key.startswith(f"trainer.{model}.network.") for key, *_ in changed):
-            return same
-    return "another version of icestream wrote it: start from a run of this one, or resume with that version"
+    model = json.loads(checkpoint["config"])["trainer"]["model"]
+    if is_own(model) and model == config.trainer.model:
+        return "restore its code and trainer.own as they were"
+    same = "use the same trainer.model and networks; if they are, " if is_known_model(model) else ""
+    return f"{same}another version of icestream wrote it: start from a run of this one, or resume with that version"
 
 
 def warnings_of_speed(batch_events: int, device_type: str) -> tuple[str, ...]:

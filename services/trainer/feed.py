@@ -122,7 +122,7 @@ class Feed:
                 break
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
-                self.position = self.position.begin_plan()
+                self.position = start_of(self._stream.shards, self.position)
                 if len(self._links) > 1:
                     # Refusals of other shards may be on their way: they would be taken for answers to new requests.
                     for link in self._links:

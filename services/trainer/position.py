@@ -38,10 +38,6 @@ class StreamPosition(BaseModel):
     source: Source = Source()
     """Source of the data so far: that of the newest unit."""
 
-    def begin_plan(self) -> StreamPosition:
-        """Position before the first unit of another plan: the training so far still counts."""
-        return StreamPosition(counters=self.counters, broken_rules=self.broken_rules)
-
     @property
     def shards(self) -> tuple[StreamPosition, ...]:
         """Position of each shard, in order."""
@@ -233,9 +229,6 @@ class ShardedPosition(StreamPosition):
     def with_shards(self, shards: Mapping[int, StreamPosition]) -> StreamPosition:
         now = [shards.get(number, shard) for number, shard in enumerate(self.of_shards)]
         return self.of(now, self.former, self.former_rules)
-
-    def begin_plan(self) -> StreamPosition:
-        return self.of([StreamPosition()] * len(self.of_shards), self.counters, self.broken_rules)
 
     @model_serializer
     def _stored(self) -> dict[str, Any]:

@@ -255,21 +255,17 @@ class StepProfile:
         if self.done:
             return
         self._seen += 1
-        if self._profile is None and self._seen == WARM_UP_STEPS:
+        if self._seen == WARM_UP_STEPS:
             self._begin(step + 1)
-        elif self._profile is not None and self._seen == WARM_UP_STEPS + self._num_steps:
+        elif self._seen == WARM_UP_STEPS + self._num_steps:
             self._end()
 
     def close(self) -> None:
         """Write the recorded steps: no more follow."""
         if self._profile is not None:
             self._end()
-        elif not self.done:
-            logger.warning(
-                "nothing was profiled: this session made %d steps, and the first %d only warm up",
-                self._seen,
-                WARM_UP_STEPS,
-            )
+        if self._seen <= WARM_UP_STEPS:
+            logger.warning("nothing was profiled: of %d steps the first %d only warm up", self._seen, WARM_UP_STEPS)
 
     def _begin(self, first: int) -> None:
         activities = [ProfilerActivity.CPU]
@@ -289,9 +285,6 @@ class StepProfile:
         recorded, self._profile, self.done = self._profile, None, True
         num_steps = self._seen - WARM_UP_STEPS
         if num_steps == 0:
-            logger.warning(
-                "nothing was profiled: the first %d steps only warm up, and there were no others", self._seen
-            )
             return
         last = self._first + num_steps - 1  # counted, since a rollback would reset the run's own number
         self._folder.mkdir(exist_ok=True)

@@ -376,7 +376,7 @@ def test_weights_of_an_earlier_version_are_refused_as_such(run_dir: Path, model:
     stored["trainer"]["model"] = model
     stored["trainer"][model] = stored["trainer"]["wgan"] | {"betas": [0.0, 0.9]}
     torch.save(state | {"config": json.dumps(stored)}, path)
-    told = rf"best\.pt: of the model '{model}', .*; another version of icestream wrote it: start from a run of this one"
+    told = rf"best\.pt: of the model '{model}', .*another version of icestream wrote it: start from a run of this one"
     with pytest.raises(BadInputError, match=told):
         start_from(run_dir, make_task(hidden=hidden), config_of(hidden=hidden))
 
