@@ -29,6 +29,7 @@ from common.unit_arrays import awkward_events
 from icestream.stream_session import HANDED_OUT, Session, StreamState, stream_config
 from icestream.verbs import in_python, python_words
 from services.config.root import Config
+from services.trainer.checks import fates_of
 from services.trainer.environment import RankPlace, device_of, place_from
 from services.trainer.position import StreamPosition
 from services.trainer.units import FedBatch
@@ -415,7 +416,8 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._state = StreamState(self._end, self._state.epoch + 1)
         batch = self._fetched() if self.counters.events_trained else None
         if batch is None:
-            raise BadInputError(_nothing_left(self.counters))
+            told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
+            raise BadInputError(f"{told}: look at stream.set_aside")
         return batch
 
     def _fetched(self) -> FedBatch | None:
@@ -445,15 +447,3 @@ class EventStream(IterableDataset[RaggedBatch]):
             raise BadInputError(services.end_reason)
         self._end = feed.position
         return None
-
-
-def _nothing_left(counters: Counters) -> str:
-    fates = {
-        "outliers": counters.events_outlier,
-        "empty": counters.events_empty,
-        "held out": counters.events_held_out,
-        "invalid": counters.events_invalid,
-        "quarantined": counters.events_quarantined,
-    }
-    counted = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)
-    return f"all {counters.events_read:,} events of this epoch are left out ({counted}): look at stream.set_aside"

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import BadInputError
-from services.trainer.checks import MisfitError
 from services.trainer.health import HealthLimits, HealthWatch
 from services.trainer.position import read_position, start_of
 from workloads.base.training import Alarm, Task
@@ -117,7 +116,7 @@ class TrainState:
         """Continue from a checkpoint. Of another plan (see require_same_plan) its weights are kept, and the training so
         far still counts; the stream begins at its start.
 
-        Raises MisfitError if the weights fit no network, BadInputError for a position of another version.
+        Raises BadInputError for a position of another version, and the errors of torch if the weights fit no network.
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
@@ -131,11 +130,7 @@ class TrainState:
             ) from None
         if checkpoint["plan_hash"] != self.plan_hash:
             self.position = start_of(num_shards, self.position)
-        try:
-            self.task.load_state_dict(checkpoint["task"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise MisfitError(self.step, reason) from None
+        self.task.load_state_dict(checkpoint["task"])
         self.recent.load_state_dict(checkpoint[self.headline])
         self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])
