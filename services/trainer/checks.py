@@ -27,7 +27,8 @@ def changed_values(before_json: str, now_json: str, branch: str = "trainer") -> 
     return [(key, old[key], new[key]) for key in new if key in old and old[key] != new[key]]
 
 
-_OF_THE_PLAN = ("input", "workload", "seed", "source", "stream")
+OF_THE_STREAM = ("seed", "workload", "stream", "source")
+"""Branches of the settings that the order and the content of the stream depend on, besides its inputs."""
 _REMEDY = (
     "resume with the former values, or use --new-plan to keep its weights and begin this plan, or --fresh to start over"
 )
@@ -47,13 +48,14 @@ def new_plan_remedy(
     checkpoint: Mapping[str, Any], config_json: str, otherwise: str = "the files of its inputs were others"
 ) -> str:
     """Settings of the plan that differ from those of the checkpoint (``otherwise``: if none does), and what to do."""
-    changes = [
-        change
-        for branch in _OF_THE_PLAN
-        for change in changed_values(checkpoint["config"], config_json, branch)
-        if change[0] not in _NO_PART
-    ]
-    return f"({_listed(changes) or otherwise}): {_REMEDY}"
+    changes = changes_of_plan(checkpoint["config"], config_json, ("input", *OF_THE_STREAM))
+    return f"({changes or otherwise}): {_REMEDY}"
+
+
+def changes_of_plan(before_json: str, now_json: str, branches: Sequence[str] = OF_THE_STREAM) -> str:
+    """`seed was 0, now 5; …`, for the settings of the stream that have changed."""
+    changes = [change for branch in branches for change in changed_values(before_json, now_json, branch)]
+    return _listed(change for change in changes if change[0] not in _NO_PART)
 
 
 def misfit(checkpoint: Mapping[str, Any], place: str, config: Config, reason: Exception, remedy: str) -> BadInputError:

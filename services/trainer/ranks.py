@@ -202,22 +202,17 @@ class Ranks:
     def broadcast(self, content: dict[str, Any] | None) -> dict[str, Any]:
         """Tensors (on the CPU), numbers and texts of the first rank, read as from a file (``weights_only``); the
         argument of the others is ignored."""
-        if self.is_first:
+        if self.size == 1:
             assert content is not None
-            if self.size == 1:
-                return content
+            return content
         buffer = io.BytesIO()
         if self.is_first:
             torch.save(content, buffer)
-        length = torch.tensor([len(buffer.getbuffer())])
+        length = torch.tensor([buffer.tell()])
         with self._watched():
             dist.broadcast(length, 0, group=self._group)
-            data = torch.empty(int(length), dtype=torch.uint8)
-            if self.is_first:
-                data = torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+            data = torch.frombuffer(bytearray(buffer.getvalue() or int(length)), dtype=torch.uint8)
             dist.broadcast(data, 0, group=self._group)
-        if self.is_first and content is not None:
-            return content
         received: dict[str, Any] = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
         return received
 
