@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
@@ -95,13 +96,8 @@ class RaggedBatch:
         parts = self.microbatches
         if len(parts) == 1:
             return parts[0].offsets_E1
-        if not parts:
-            return torch.zeros(1, dtype=torch.int64, device=self._device)
-        shifted, first = [parts[0].offsets_E1[:1]], 0
-        for part in parts:
-            shifted.append(part.offsets_E1[1:] + first)
-            first += part.num_particles
-        return torch.cat(shifted)
+        counts = [part.offsets_E1.diff() for part in parts] or [torch.zeros(0, dtype=torch.int64, device=self._device)]
+        return torch.nn.functional.pad(torch.cat(counts).cumsum(0), (1, 0))
 
     @property
     def counts(self) -> Tensor:
@@ -195,19 +191,13 @@ class RaggedBatch:
         parts = [(part.event_columns if per == "event" else part.particle_columns)[name] for part in self.microbatches]
         if not parts:  # a rank without data while others have some
             column = self._schema.column(name)
-            return torch.empty((0, len(column.fields)), dtype=torch_dtype(column.dtype), device=self._device)
+            dtype = getattr(torch, np.dtype(column.dtype).name)
+            return torch.empty((0, len(column.fields)), dtype=dtype, device=self._device)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _is_no_notice(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("is_fx_tracing will return true")
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the type of torch for numpy's name of one, as in Column.dtype."""
-    import numpy as np
-
-    return torch.from_numpy(np.empty(0, name)).dtype
 
 
 def stream(

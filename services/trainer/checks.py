@@ -15,11 +15,6 @@ from services.config.root import Config, leaves
 from services.config.settings import is_known_model, removed_model
 
 
-def changed_settings(before_json: str, now_json: str, branch: str = "trainer") -> list[str]:
-    """One line for each changed value: `key: before → now`."""
-    return [f"{key}: {before} → {now}" for key, before, now in changed_values(before_json, now_json, branch)]
-
-
 def changed_values(before_json: str, now_json: str, branch: str = "trainer") -> list[tuple[str, Any, Any]]:
     """Key, value before and value now of each key of ``branch`` in both configurations whose value has changed."""
     before, now = json.loads(before_json), json.loads(now_json)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,8 @@ class Feed:
         are not the checkpoint's."""
         self._accept_new_plan = accept_new_plan
         self._remedy = remedy
-        self._run_dir = run_dir
-        self._workload = workload
         self._stream = stream
-        self._config = transport
-        self._device, self._columns = device, columns
         self._shares = shares_of_rank(stream, rank, ranks)
-        self._audit, self._identity = audit, workload.identity if keep_ids else None
         self._stopped = stopped
         self._agreement = agreement or Agreement(Ranks.alone(), stopped)
         self.position = self._begun = start_of(stream.shards)
@@ -84,6 +80,20 @@ class Feed:
         """The first values that were reported outside of their physical ranges; empty: none so far."""
         self.waits = BatchWaits()
         """Time the step waits for data, and data wait for the step."""
+        self._link = partial(
+            ShardLink,
+            run_dir,
+            workload,
+            stream,
+            transport,
+            device=device,
+            columns=columns,
+            audit=audit,
+            identity=workload.identity if keep_ids else None,
+            waits=self.waits,
+            stopped=stopped,
+        )
+        """Maker of the link to one shard, given this rank's share of it."""
         self._inventories: dict[tuple[int, bool], tuple[int, str]] = {}
         """A shard and the digest of its list of files, by their ranges and whether these are complete."""
         self._links: list[ShardLink] = []
@@ -204,20 +214,7 @@ class Feed:
     def _connect(self) -> None:
         try:
             for share in self._shares:
-                link = ShardLink(
-                    self._run_dir,
-                    self._workload,
-                    self._stream,
-                    self._config,
-                    share,
-                    device=self._device,
-                    columns=self._columns,
-                    audit=self._audit,
-                    identity=self._identity,
-                    waits=self.waits,
-                    stopped=self._stopped,
-                )
-                self._links.append(link)
+                self._links.append(self._link(share))
         except BaseException:
             self.close()
             raise

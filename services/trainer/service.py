@@ -22,7 +22,7 @@ from services.config.settings import TrainerConfig
 from services.trainer.agreement import Agreement, shares_of_rank
 from services.trainer.audit import Audit
 from services.trainer.checks import (
-    changed_settings,
+    changed_values,
     config_for_checkpoint,
     misfit,
     new_plan_remedy,
@@ -318,8 +318,8 @@ def _begin(
         remedy = "resume with the former values or version, or use --fresh to start over"
         raise misfit(checkpoint, path.name, config, error, remedy) from None
     logger.info("resumes from %s: step %d, epoch %d", path.name, state.step, state.position.epoch + 1)
-    for line in changed_settings(checkpoint["config"], config_json):
-        logger.info("changed since that checkpoint: %s", line)
+    for change in changed_values(checkpoint["config"], config_json):
+        logger.info("changed since that checkpoint: %s: %s → %s", *change)
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
 

@@ -25,7 +25,7 @@ class WindowedMean:
 
     def add(self, value: Tensor) -> None:
         """Add a 0-dim value."""
-        self._values[self._count % len(self._values)] = value
+        self._values[self._count % len(self._values)] = value.detach()
         self._count += 1
 
     def mean(self) -> Tensor:
