@@ -416,7 +416,7 @@ class EventStream(IterableDataset[RaggedBatch]):
                 if feed.outside_values and not self._warned:
                     self._warned = in_python(feed.outside_values)
                     logger.warning("%s", self._warned)
-                if feed.take_commit_request():  # what the feed gave may be evicted: it can be fetched again
+                if feed.agreement.take_commit_request():  # what the feed gave may be evicted: it can be fetched again
                     feed.committed(self._held.position if self._held else self._state.position)
                 if fed is not None:
                     self._source = source

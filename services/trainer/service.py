@@ -194,7 +194,7 @@ def train(
         while True:
             try:
                 with closing(feed.stream(state.position)) as batches:
-                    while not is_enough() and not feed.stopped and (fed := next(batches, _END)) is not _END:
+                    while not is_enough() and not feed.agreement.stopped and (fed := next(batches, _END)) is not _END:
                         telemetry.warn((feed.outside_values,) if feed.outside_values else ())
                         if fed is None:  # no data yet: a fetcher without room may need a checkpoint before it has any
                             telemetry.status("", state, feed.waits)  # else the waiting would not be seen

@@ -87,6 +87,10 @@ class Fetcher:
     reported: list[int] = field(default_factory=list)
     """Units of the cursors, which are the steps."""
 
+    @property
+    def agreement(self) -> Fetcher:
+        return self
+
     def take_commit_request(self) -> bool:
         taken, self.requested = self.requested, False
         if taken and self.pending_since < 0:

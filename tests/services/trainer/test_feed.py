@@ -142,7 +142,7 @@ def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(fetch: Fetch, con
     fetcher, feed = fetch(), connect()
     asked = 0
     for number, fed in enumerate(feed.stream(StreamPosition())):
-        if feed.take_commit_request():
+        if feed.agreement.take_commit_request():
             asked += 1
             feed.committed(feed.position if fed is None else fed.position)
         fetcher.ask_for_commit |= number == 0

@@ -219,15 +219,6 @@ def trained(gauges: Gauges, steps: int) -> tuple[TrainerStatus, TimedTask]:
     return gauges.close(state, TrainerStatus(step=steps), stopped=lambda: False), task
 
 
-def test_nothing_is_measured_but_the_pace_unless_asked_for(tmp_path: Path) -> None:
-    status, task = trained(Gauges(tmp_path, TrainerConfig(), CPU), 20)
-    assert status.step == 20
-    assert status.session_events_per_s > 0
-    assert status.replay_events_per_s == 0
-    assert task.seen == []
-    assert not list(tmp_path.iterdir())
-
-
 def test_ranks_are_not_replayed_and_only_the_first_is_profiled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
