@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,29 +50,24 @@ def check_own_packages() -> None:
 check_own_packages()
 
 
+_MODULES = {
+    "BadInputError": "common.errors",
+    **dict.fromkeys(("EventStream", "RaggedBatch", "stream"), "icestream.streaming"),
+    **dict.fromkeys(("evaluate", "load", "simulate"), "icestream.verbs"),
+    **dict.fromkeys(("ModelSettings", "ModuleTraining"), "workloads.base.module_training"),
+}
+
+
 def __getattr__(name: str) -> Any:
     value: Any
-    match name:
-        case "__version__":
-            from importlib.metadata import version
+    if name == "__version__":
+        from importlib.metadata import version
 
-            value = version("icestream")
-        case "BadInputError":
-            from common.errors import BadInputError as value
-        case "EventStream" | "RaggedBatch" | "stream":
-            from icestream import streaming
-
-            value = getattr(streaming, name)
-        case "evaluate" | "load" | "simulate":
-            from icestream import verbs
-
-            value = getattr(verbs, name)
-        case "ModelSettings" | "ModuleTraining":
-            from workloads.base import module_training
-
-            value = getattr(module_training, name)
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = version("icestream")
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 

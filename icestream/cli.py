@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
+from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 from typing import get_args
@@ -56,55 +57,17 @@ VERBS: dict[str, tuple[Section, str]] = {
 }
 """Section and summary of each command in `icestream --help`; own_command() knows its code."""
 
+_MODULES = {"stop": "status", "logs": "status", "ls": "status", "ranges": "plan"} | dict.fromkeys(
+    ("outputs", "fetcher", "decoder", "trainer"), "services"
+)
+"""Modules of commands that are not in one of their own name."""
 
-def own_command(name: str) -> click.Command:  # noqa: C901, PLR0912  a table
+
+def own_command(name: str) -> click.Command:
     """Return the command of a verb in VERBS, imported only now: torch, Arrow and others take seconds."""
-    command: click.Command
-    match name:
-        case "run":
-            from icestream.commands.run import run as command
-        case "stop":
-            from icestream.commands.status import stop as command
-        case "config":
-            from icestream.commands.config import config as command
-        case "doctor":
-            from icestream.commands.doctor import doctor as command
-        case "status":
-            from icestream.commands.status import status as command
-        case "logs":
-            from icestream.commands.status import logs as command
-        case "ls":
-            from icestream.commands.status import ls as command
-        case "ranges":
-            from icestream.commands.plan import ranges as command
-        case "tensorboard":
-            from icestream.commands.tensorboard import tensorboard as command
-        case "inspect":
-            from icestream.commands.inspect import inspect as command
-        case "convert":
-            from icestream.commands.convert import convert as command
-        case "plan":
-            from icestream.commands.plan import plan as command
-        case "outliers":
-            from icestream.commands.outliers import outliers as command
-        case "outputs":
-            from icestream.commands.services import outputs as command
-        case "fetcher":
-            from icestream.commands.services import fetcher as command
-        case "decoder":
-            from icestream.commands.services import decoder as command
-        case "trainer":
-            from icestream.commands.services import trainer as command
-        case "slurm":
-            from icestream.commands.slurm import slurm as command
-        case "token":
-            from icestream.commands.token import token as command
-        case "bench":
-            from icestream.commands.bench import bench as command
-        case "completion":
-            command = completion
-        case _:
-            raise KeyError(name)
+    if name == "completion":
+        return completion
+    command: click.Command = getattr(import_module(f"icestream.commands.{_MODULES.get(name, name)}"), name)
     return command
 
 

@@ -34,10 +34,11 @@ from common.transport import StopRequested
 from icestream.commands.checks import check_before_start
 from icestream.run_config import load_run_config
 from icestream.verbs import in_python
-from services.config.root import Config, leaves, store_config
+from services.config.root import Config, store_config
 from services.config.settings import LocalConfig
 from services.supervisor.child import LOGS_FOLDER, Child, RestartPolicy, how_it_ended
 from services.trainer.agreement import Agreement
+from services.trainer.checks import OF_THE_STREAM, changes_of_plan
 from services.trainer.environment import RankPlace
 from services.trainer.feed import Feed
 from services.trainer.position import StreamPosition
@@ -50,8 +51,6 @@ FORMAT = 1
 _OF_OTHERS = ("trainer.", "outputs.", "local.trainers")
 _NO_FOLDER = "/nonexistent/temporary"
 """Stands for the temporary folder that is made with the first batch."""
-_OF_THE_PLAN = ("seed", "workload", "stream", "source")
-"""Settings that the order and the content of the stream depend on."""
 _OTHER_INPUTS = "(its inputs were others): use the same files to continue it"
 _LOOK_S = 0.1
 """Pause between two looks at the process."""
@@ -131,7 +130,7 @@ class StreamState(NamedTuple):
             "plan_hash": hash_of(config),
             "epoch": self.epoch,
             "position": self.position.model_dump_json(),
-            "settings": without_secrets(json.dumps({name: of_plan[name] for name in _OF_THE_PLAN})),
+            "settings": without_secrets(json.dumps({name: of_plan[name] for name in OF_THE_STREAM})),
         }
 
     @classmethod
@@ -141,7 +140,8 @@ class StreamState(NamedTuple):
             if state["format"] != FORMAT:
                 raise BadInputError(f"the state of the stream has format {state['format']}; expected {FORMAT}")
             if state["plan_hash"] != hash_of(config):
-                raise BadInputError(_difference(json.loads(state["settings"]), json.loads(config.own_json())))
+                changes = changes_of_plan(state["settings"], config.own_json()) or "of another version of icestream"
+                raise BadInputError(f"the state is of another stream ({changes}): use the same settings to continue it")
             read = cls(StreamPosition.model_validate_json(state["position"]), int(state["epoch"]))
             if read.epoch < 0:
                 raise ValueError
@@ -153,15 +153,6 @@ class StreamState(NamedTuple):
 def hash_of(config: Config) -> str:
     """Return the plan hash of a stream."""
     return plan_hash(config.stored_workload(), config.stream, config.seed)
-
-
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    old, new = dict(leaves(before)), dict(leaves({name: now[name] for name in _OF_THE_PLAN}))
-    changed = [f"{key} was {old[key]}, now {new[key]}" for key in new if key in old and old[key] != new[key]]
-    return (
-        f"the state is of another stream ({'; '.join(changed) or 'of another version of icestream'}): use the same"
-        " settings to continue it"
-    )
 
 
 # ------------------------------------------------------------------ processes and connection

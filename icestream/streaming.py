@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
@@ -29,6 +30,7 @@ from common.unit_arrays import awkward_events
 from icestream.stream_session import HANDED_OUT, Session, StreamState, stream_config
 from icestream.verbs import in_python, python_words
 from services.config.root import Config
+from services.trainer.checks import fates_of
 from services.trainer.environment import RankPlace, device_of, place_from
 from services.trainer.position import StreamPosition
 from services.trainer.units import FedBatch
@@ -94,13 +96,8 @@ class RaggedBatch:
         parts = self.microbatches
         if len(parts) == 1:
             return parts[0].offsets_E1
-        if not parts:
-            return torch.zeros(1, dtype=torch.int64, device=self._device)
-        shifted, first = [parts[0].offsets_E1[:1]], 0
-        for part in parts:
-            shifted.append(part.offsets_E1[1:] + first)
-            first += part.num_particles
-        return torch.cat(shifted)
+        counts = [part.offsets_E1.diff() for part in parts] or [torch.zeros(0, dtype=torch.int64, device=self._device)]
+        return torch.nn.functional.pad(torch.cat(counts).cumsum(0), (1, 0))
 
     @property
     def counts(self) -> Tensor:
@@ -194,19 +191,13 @@ class RaggedBatch:
         parts = [(part.event_columns if per == "event" else part.particle_columns)[name] for part in self.microbatches]
         if not parts:  # a rank without data while others have some
             column = self._schema.column(name)
-            return torch.empty((0, len(column.fields)), dtype=torch_dtype(column.dtype), device=self._device)
+            dtype = getattr(torch, np.dtype(column.dtype).name)
+            return torch.empty((0, len(column.fields)), dtype=dtype, device=self._device)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _is_no_notice(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("is_fx_tracing will return true")
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the type of torch for numpy's name of one, as in Column.dtype."""
-    import numpy as np
-
-    return torch.from_numpy(np.empty(0, name)).dtype
 
 
 def stream(
@@ -398,7 +389,11 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def _following(self) -> RaggedBatch:
         """Return the next batch, once it is known whether it is the last one of its epoch."""
-        batch = self._held or self._fetched() or self._first_of_next_epoch()
+        batch = self._held or self._fetched()
+        if batch is None:
+            self._state = self._state._replace(position=self._end)  # which knows why
+            told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
+            raise BadInputError(f"{told}: look at stream.set_aside")
         self._held = batch  # until the next one is here: an error loses none
         following = self._fetched()
         epoch, self._held, is_last = self._state.epoch, following, following is None
@@ -409,14 +404,6 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._first_after = None if self._loaded is None else (ragged, self._loaded)
         self._loaded = self._loaded_over = None
         return ragged
-
-    def _first_of_next_epoch(self) -> FedBatch:
-        """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""
-        self._state = StreamState(self._end, self._state.epoch + 1)
-        batch = self._fetched() if self.counters.events_trained else None
-        if batch is None:
-            raise BadInputError(_nothing_left(self.counters))
-        return batch
 
     def _fetched(self) -> FedBatch | None:
         """Return the batch behind the one that is held back, or else behind the state; None at the end of the epoch."""
@@ -429,7 +416,7 @@ class EventStream(IterableDataset[RaggedBatch]):
                 if feed.outside_values and not self._warned:
                     self._warned = in_python(feed.outside_values)
                     logger.warning("%s", self._warned)
-                if feed.take_commit_request():  # what the feed gave may be evicted: it can be fetched again
+                if feed.agreement.take_commit_request():  # what the feed gave may be evicted: it can be fetched again
                     feed.committed(self._held.position if self._held else self._state.position)
                 if fed is not None:
                     self._source = source
@@ -445,15 +432,3 @@ class EventStream(IterableDataset[RaggedBatch]):
             raise BadInputError(services.end_reason)
         self._end = feed.position
         return None
-
-
-def _nothing_left(counters: Counters) -> str:
-    fates = {
-        "outliers": counters.events_outlier,
-        "empty": counters.events_empty,
-        "held out": counters.events_held_out,
-        "invalid": counters.events_invalid,
-        "quarantined": counters.events_quarantined,
-    }
-    counted = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)
-    return f"all {counters.events_read:,} events of this epoch are left out ({counted}): look at stream.set_aside"

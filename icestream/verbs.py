@@ -89,7 +89,7 @@ def load(run: PathText, *, device: str = "auto", model: str | None = None) -> An
     def build(found: TrainedRun, task_state: dict[str, Any]) -> Any:
         if is_own(found.model):
             return load_own(found, task_state, where, model)
-        return registry.function(_workload_of(found), "load")(FrontDoor(), found, task_state, where)
+        return registry.function(found.workload, "load")(FrontDoor(), found, task_state, where)
 
     with python_words():
         where = device_named(device)
@@ -118,7 +118,7 @@ def evaluate(
 
     with python_words(), nullcontext() if verbose else no_progress():
         checkpoint = given_path(run, "run")
-        workload = load_run(checkpoint, lambda found, _: _workload_of(found))
+        workload = load_run(checkpoint, lambda found, _: found.workload)
         report: EvaluationReport = registry.function(workload, "evaluate")(
             FrontDoor(),
             note,
@@ -132,14 +132,6 @@ def evaluate(
             **options,
         )
         return report
-
-
-def _workload_of(run: TrainedRun) -> str:
-    """Return the workload of a run; checkpoints of the first version do not name it, but their model does."""
-    having = [one.name for one in registry.every_workload() if run.model in one.models]
-    if not run.workload and not having:
-        raise BadInputError(f"{run.path}: no workload has a model {run.model!r}")
-    return run.workload or having[0]
 
 
 # ------------------------------------------------------------------ errors in Python's words

@@ -7,47 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from common.errors import BadInputError
-from common.own_code import is_own, section_name
+from common.own_code import section_name
 from common.plan import plan_hash
-from common.status import TrainerStatus
+from common.status import Counters, TrainerStatus
 from common.text import without_secrets
 from services.config.root import Config, leaves
 from services.config.settings import is_known_model, removed_model
 
 
-def changed_settings(before_json: str, now_json: str, branch: str = "trainer") -> list[str]:
-    """One line for each changed value: `key: before → now`."""
-    return [f"{key}: {before} → {now}" for key, before, now in changed_values(before_json, now_json, branch)]
-
-
 def changed_values(before_json: str, now_json: str, branch: str = "trainer") -> list[tuple[str, Any, Any]]:
-    """Key, value before and value now of each key of ``branch`` in both configurations whose value has changed.
-
-    A text that is no configuration changes nothing.
-    """
-    try:
-        before, now = json.loads(before_json), json.loads(now_json)
-    except ValueError:
-        return []
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return []
+    """Key, value before and value now of each key of ``branch`` in both configurations whose value has changed."""
+    before, now = json.loads(before_json), json.loads(now_json)
     old, new = dict(leaves({branch: before.get(branch)})), dict(leaves({branch: now.get(branch)}))
     return [(key, old[key], new[key]) for key in new if key in old and old[key] != new[key]]
 
 
-_OF_THE_PLAN = ("input", "workload", "seed", "source", "stream")
+OF_THE_STREAM = ("seed", "workload", "stream", "source")
+"""Branches of the settings that the order and the content of the stream depend on, besides its inputs."""
 _REMEDY = (
     "resume with the former values, or use --new-plan to keep its weights and begin this plan, or --fresh to start over"
 )
 _NO_PART = ("stream.slots",)
-_MOST = 4
-
-
-class MisfitError(BadInputError):
-    """Weights fit no network of the configuration."""
-
-    def __init__(self, step: int, reason: str) -> None:
-        super().__init__(f"the weights of step {step} fit no network of this configuration ({reason})")
 
 
 def require_same_plan(checkpoint: Mapping[str, Any], plan_hash: str, config_json: str) -> None:
@@ -63,44 +43,32 @@ def new_plan_remedy(
     checkpoint: Mapping[str, Any], config_json: str, otherwise: str = "the files of its inputs were others"
 ) -> str:
     """Settings of the plan that differ from those of the checkpoint (``otherwise``: if none does), and what to do."""
-    changes = [
-        change
-        for branch in _OF_THE_PLAN
-        for change in changed_values(checkpoint["config"], config_json, branch)
-        if change[0] not in _NO_PART
-    ]
-    return f"({_listed(changes) or otherwise}): {_REMEDY}"
+    changes = changes_of_plan(checkpoint["config"], config_json, ("input", *OF_THE_STREAM))
+    return f"({changes or otherwise}): {_REMEDY}"
 
 
-def misfit(checkpoint: Mapping[str, Any], name: str, config: Config) -> BadInputError:
-    """Error about a run's own checkpoint ``name`` whose weights fit no network of ``config``."""
+def changes_of_plan(before_json: str, now_json: str, branches: Sequence[str] = OF_THE_STREAM) -> str:
+    """`seed was 0, now 5; …`, for the settings of the stream that have changed."""
+    changes = [change for branch in branches for change in changed_values(before_json, now_json, branch)]
+    return _listed(change for change in changes if change[0] not in _NO_PART)
+
+
+def misfit(checkpoint: Mapping[str, Any], place: str, config: Config, reason: Exception, remedy: str) -> BadInputError:
+    """Error about the checkpoint at ``place`` whose weights fit no network of ``config``."""
     model = json.loads(checkpoint["config"])["trainer"]["model"]
     changes = [
         change
-        for change in changed_values(checkpoint["config"], config.own_json(), "trainer")
-        if change[0].startswith(f"trainer.{model}.")
+        for change in changed_values(checkpoint["config"], config.own_json())
+        if change[0].startswith(("trainer.model", f"trainer.{section_name(model)}."))
     ]
-    if not changes:
-        return BadInputError(
-            f"{name}: another version of icestream wrote it: resume with that version, or use --fresh to start over"
-        )
-    return BadInputError(
-        f"{name}: its weights fit no network of this configuration: {_listed(changes)}; resume with the former values,"
-        " or use --fresh to start over"
-    )
+    why = _listed(changes) or "another version of icestream, or of a model of your own, wrote it"
+    told = " ".join(str(reason).split())[:300]
+    return BadInputError(f"{place}: its weights fit no network of this configuration ({told}): {why}; {remedy}")
 
 
 def _listed(changes: Iterable[tuple[str, Any, Any]]) -> str:
     """`seed was 0, now 5; …`"""
-    texts = [f"{key} was {_shown(before)}, now {_shown(now)}" for key, before, now in changes]
-    more = f"; and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
-    return "; ".join(texts[:_MOST]) + more
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return json.dumps(value)
+    return "; ".join(f"{key} was {json.dumps(before)}, now {json.dumps(now)}" for key, before, now in changes)
 
 
 LEAST_GPU_EVENTS = 8192
@@ -143,24 +111,6 @@ def require_meaning(
             )
 
 
-def remedy_for_misfit(checkpoint: Mapping[str, Any], config: Config) -> str:
-    """Remedy for weights to start from that fit no network of this configuration."""
-    before, now = (json.loads(text)["trainer"] for text in (checkpoint["config"], config.own_json()))
-    model = before["model"]
-    same = "use the same trainer.model and networks"
-    if is_known_model(model):
-        if model != config.trainer.model:
-            return same
-        if is_own(model):
-            return "restore its code and trainer.own as they were"
-        known = dict(leaves(now[model]))
-        changed = changed_values(checkpoint["config"], config.own_json(), "trainer")
-        is_known = all(key in known for key, _ in leaves(before[model]))
-        if is_known and any(key.startswith(f"trainer.{model}.network.") for key, *_ in changed):
-            return same
-    return "another version of icestream wrote it: start from a run of this one, or resume with that version"
-
-
 def warnings_of_speed(batch_events: int, device_type: str) -> tuple[str, ...]:
     """Warning of batches that leave a GPU idle, whatever the model: at most one line."""
     if device_type != "cuda" or batch_events >= LEAST_GPU_EVENTS:
@@ -175,7 +125,16 @@ def require_data(status: TrainerStatus) -> None:
     """Raises BadInputError if the whole plan was read without an event fit for training."""
     if status.state != "finished" or status.counters.events_trained:
         return
-    counters = status.counters
+    why = fates_of(status.counters) or "the files hold no event"
+    newest = f"; the newest quarantined: {status.quarantined[-1]}" if status.quarantined else ""
+    newest += f"; {status.invalid[0]}" if status.invalid else ""
+    raise BadInputError(
+        f"nothing to train on: all {status.counters.events_read:,} events were set aside: {why}{newest}"
+    )
+
+
+def fates_of(counters: Counters) -> str:
+    """Events that were not trained, by their fates, in words."""
     fates = {
         "outliers (more particles than stream.max_particles_per_event)": counters.events_outlier,
         "empty": counters.events_empty,
@@ -183,10 +142,7 @@ def require_data(status: TrainerStatus) -> None:
         "held out (stream.held_out)": counters.events_held_out,
         "invalid": counters.events_invalid,
     }
-    why = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number) or "the files hold no event"
-    newest = f"; the newest quarantined: {status.quarantined[-1]}" if status.quarantined else ""
-    newest += f"; {status.invalid[0]}" if status.invalid else ""
-    raise BadInputError(f"nothing to train on: all {counters.events_read:,} events were set aside: {why}{newest}")
+    return ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)
 
 
 def config_for_checkpoint(config: Config) -> str:

@@ -313,7 +313,7 @@ class Commits:
         saved, or one of the last steps is critical: its weights are no target for a rollback.
         """
         began_s, writing = time.monotonic(), self._writing
-        asked = self._feed.take_commit_request()
+        asked = self._feed.agreement.take_commit_request()
         if not (asked or ending or (stepped and self._state.step % self._every == 0)):
             if writing is not None and writing.future.done():
                 # Weights that were refused are raised by a commit that is due, since all ranks have to meet it between
@@ -322,7 +322,7 @@ class Commits:
                     self._settle()
                     self._report()
                 elif not stepped:
-                    self._feed.want_commit()
+                    self._feed.agreement.want_commit()
             return
         newest = writing or self._saved
         is_new = newest is None or (newest.step, newest.position) != (self._state.step, self._state.position)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +65,11 @@ class Feed:
         are not the checkpoint's."""
         self._accept_new_plan = accept_new_plan
         self._remedy = remedy
-        self._run_dir = run_dir
-        self._workload = workload
         self._stream = stream
-        self._config = transport
-        self._device, self._columns = device, columns
         self._shares = shares_of_rank(stream, rank, ranks)
-        self._audit, self._identity = audit, workload.identity if keep_ids else None
         self._stopped = stopped
-        self._agreement = agreement or Agreement(Ranks.alone(), stopped)
+        self.agreement = agreement or Agreement(Ranks.alone(), stopped)
+        """Agreement with the other ranks, on stops and checkpoints."""
         self.position = self._begun = start_of(stream.shards)
         """Position of the stream after all trained batches."""
         self.ended = False
@@ -84,6 +81,20 @@ class Feed:
         """The first values that were reported outside of their physical ranges; empty: none so far."""
         self.waits = BatchWaits()
         """Time the step waits for data, and data wait for the step."""
+        self._link = partial(
+            ShardLink,
+            run_dir,
+            workload,
+            stream,
+            transport,
+            device=device,
+            columns=columns,
+            audit=audit,
+            identity=workload.identity if keep_ids else None,
+            waits=self.waits,
+            stopped=stopped,
+        )
+        """Maker of the link to one shard, given this rank's share of it."""
         self._inventories: dict[tuple[int, bool], tuple[int, str]] = {}
         """A shard and the digest of its list of files, by their ranges and whether these are complete."""
         self._links: list[ShardLink] = []
@@ -95,11 +106,6 @@ class Feed:
         self._connect()
 
     @property
-    def stopped(self) -> bool:
-        """True once this process, or all ranks together, stop before the next step."""
-        return self._agreement.stopped
-
-    @property
     def plan_hash(self) -> str:
         """Plan hash of the connected run."""
         return self._links[0].transport.plan_hash
@@ -107,9 +113,9 @@ class Feed:
     def stream(self, position: StreamPosition, epoch: int | None = None) -> Generator[FedBatch | None]:
         """Batches from ``position`` on, until the plan ends or a stop is requested; None between two waits.
 
-        After each item, and before the next, the caller calls take_commit_request(). With ``epoch``, the number of the
-        epoch at ``position``, the batches end with that epoch, too; units of the next one that have arrived are kept
-        for a call with the position then reached.
+        After each item, and before the next, the caller calls agreement.take_commit_request(). With ``epoch``, the
+        number of the epoch at ``position``, the batches end with that epoch, too; units of the next one that have
+        arrived are kept for a call with the position then reached.
         """
         attached = self._is_attached and position == self.position
         self.position, self._epoch, self.epoch_ended = position, epoch, False
@@ -122,7 +128,7 @@ class Feed:
                 break
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
-                self.position = self.position.begin_plan()
+                self.position = start_of(self._stream.shards, self.position)
                 if len(self._links) > 1:
                     # Refusals of other shards may be on their way: they would be taken for answers to new requests.
                     for link in self._links:
@@ -136,7 +142,7 @@ class Feed:
                 logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
                 yield None  # the ranks may have agreed to save in the turn that raised
                 if isinstance(error, Rejected):
-                    self._agreement.refused()
+                    self.agreement.refused()
                 plan_hash, started_s = self.plan_hash, time.monotonic()
                 try:
                     self.reconnect()
@@ -146,7 +152,7 @@ class Feed:
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
         if not (self.ended or self.epoch_ended):
-            self._agreement.leave()
+            self.agreement.leave()
             yield None  # the ranks may have agreed to save
 
     def committed(self, position: StreamPosition) -> None:
@@ -154,17 +160,9 @@ class Feed:
 
         With several ranks the first one calls this; the others inform their fetcher once they have received it.
         """
-        if self._agreement.is_first:
+        if self.agreement.is_first:
             self._send_committed(position.cursors)
-            self._agreement.committed(position.cursors)
-
-    def want_commit(self) -> None:
-        """Make all ranks save between the same two steps, as on a request of the fetcher."""
-        self._agreement.want_commit()
-
-    def take_commit_request(self) -> bool:
-        """True once for each request: save now, on every rank, and then call committed()."""
-        return self._agreement.take_commit_request()
+            self.agreement.committed(position.cursors)
 
     def finished(self, position: StreamPosition) -> None:
         """Report the end of the run: no more units are needed after ``position``."""
@@ -204,20 +202,7 @@ class Feed:
     def _connect(self) -> None:
         try:
             for share in self._shares:
-                link = ShardLink(
-                    self._run_dir,
-                    self._workload,
-                    self._stream,
-                    self._config,
-                    share,
-                    device=self._device,
-                    columns=self._columns,
-                    audit=self._audit,
-                    identity=self._identity,
-                    waits=self.waits,
-                    stopped=self._stopped,
-                )
-                self._links.append(link)
+                self._links.append(self._link(share))
         except BaseException:
             self.close()
             raise
@@ -263,9 +248,9 @@ class Feed:
             ready_s = time.monotonic()
             sizes = Share(len(share.batch.microbatches), share.batch.num_events, share.batch.num_particles)
             turn = (former, share.position, sizes, self._shares)
-            while (step := self._agreement.ready(self.position, *turn)) is None or not self._agreement.is_alone:
+            while (step := self.agreement.ready(self.position, *turn)) is None or not self.agreement.is_alone:
                 yield None  # the ranks may have agreed to save: nothing may come between
-                if step is not None or self._agreement.stopped:
+                if step is not None or self.agreement.stopped:
                     break
                 now_s = time.monotonic()
                 self.waits.waited(now_s - ready_s)  # this rank is ready, and another one is late
@@ -298,7 +283,7 @@ class Feed:
         return self._begun.with_shards({link.shard: link.taken for link in self._links})
 
     def _stops(self) -> bool:
-        return self._stopped() or self._agreement.stopped
+        return self._stopped() or self.agreement.stopped
 
     def _receive(self) -> None:
         """Wait a short time for a message, and take it; records the time without data.
@@ -313,12 +298,12 @@ class Feed:
             self.waits.waited(time.monotonic() - started_s)
             has_message = self._receive_if_there()
         if not has_message or time.monotonic() - self._turn_s >= _POLL_S:
-            self._agreement.waiting(self._taken(), self._shares)
+            self.agreement.waiting(self._taken(), self._shares)
             self._turn_s = time.monotonic()
 
     def _receive_if_there(self) -> bool:
         """Take a message of each link that has one, and report the first rank's checkpoint; False if none has."""
-        if cursors := self._agreement.take_committed():
+        if cursors := self.agreement.take_committed():
             self._send_committed(cursors)
         return any([self._take(link, link.receive()) for link in self._links])
 
@@ -329,7 +314,7 @@ class Feed:
                 if len(self._links) > 1:
                     self._require_one_inventory(link.shard, unit)
             case m.CommitRequest():
-                self._agreement.want_commit()
+                self.agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
                 raise _BeginPlan
             case m.Refuse(reason, other_inventory=True):

@@ -166,7 +166,7 @@ class HealthWatch:
         """Restore state_dict()."""
         self.rollbacks = int(state["rollbacks"])
         self._rolled_back_step = int(state["rolled_back_step"])
-        self._beyond = Counter(state.get("beyond", {}))  # checkpoints of earlier versions have none
+        self._beyond = Counter(state["beyond"])
         self._norms.clear()
         for name, values in state["norms"].items():
             self._norms[name].extend(values)

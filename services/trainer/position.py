@@ -13,6 +13,8 @@ from common.messages import Cursor, DeliveredUnit, Quarantined, Source
 from common.status import Counters
 from common.unit_arrays import SlotMismatch
 
+_JOURNALS = ("quarantined", "skipped_units", "changed_units")
+
 
 class StreamPosition(BaseModel):
     """Position in the stream, or in that of one shard. Immutable: training a batch replaces it by the next one."""
@@ -37,10 +39,6 @@ class StreamPosition(BaseModel):
     """Invalid events of all epochs by the rule that they break."""
     source: Source = Source()
     """Source of the data so far: that of the newest unit."""
-
-    def begin_plan(self) -> StreamPosition:
-        """Position before the first unit of another plan: the training so far still counts."""
-        return StreamPosition(counters=self.counters, broken_rules=self.broken_rules)
 
     @property
     def shards(self) -> tuple[StreamPosition, ...]:
@@ -70,27 +68,16 @@ class StreamPosition(BaseModel):
         """Growth of a shard since ``before``, all that trainers of other shards need to know: a position with the
         counts and journals that grown() adds."""
         counters = {name: value - getattr(before.counters, name) for name, value in self.counters}
-        return self.model_copy(
-            update={
-                "counters": Counters(**counters),
-                "quarantined": self.quarantined[len(before.quarantined) :],
-                "skipped_units": self.skipped_units[len(before.skipped_units) :],
-                "changed_units": self.changed_units[len(before.changed_units) :],
-                "broken_rules": rules_since(self.broken_rules, before.broken_rules),
-            }
-        )
+        journals = {name: getattr(self, name)[len(getattr(before, name)) :] for name in _JOURNALS}
+        rules = rules_since(self.broken_rules, before.broken_rules)
+        return self.model_copy(update={"counters": Counters(**counters), "broken_rules": rules, **journals})
 
     def grown(self, growth: StreamPosition) -> StreamPosition:
         """Position of a shard after ``growth``."""
-        return growth.model_copy(
-            update={
-                "counters": sum_of_counters([self.counters, growth.counters]),
-                "quarantined": (*self.quarantined, *growth.quarantined),
-                "skipped_units": (*self.skipped_units, *growth.skipped_units),
-                "changed_units": (*self.changed_units, *growth.changed_units),
-                "broken_rules": sum_of_rules((*self.broken_rules, *growth.broken_rules)),
-            }
-        )
+        counters = sum_of_counters([self.counters, growth.counters])
+        journals = {name: (*getattr(self, name), *getattr(growth, name)) for name in _JOURNALS}
+        rules = sum_of_rules((*self.broken_rules, *growth.broken_rules))
+        return growth.model_copy(update={"counters": counters, "broken_rules": rules, **journals})
 
     def is_changed(self, unit: DeliveredUnit) -> bool:
         """True if the cursor is inside ``unit``, and its events have changed since it was begun."""
@@ -233,9 +220,6 @@ class ShardedPosition(StreamPosition):
     def with_shards(self, shards: Mapping[int, StreamPosition]) -> StreamPosition:
         now = [shards.get(number, shard) for number, shard in enumerate(self.of_shards)]
         return self.of(now, self.former, self.former_rules)
-
-    def begin_plan(self) -> StreamPosition:
-        return self.of([StreamPosition()] * len(self.of_shards), self.counters, self.broken_rules)
 
     @model_serializer
     def _stored(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ calls are not used: they read pickles.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import io
 import logging
@@ -59,10 +58,10 @@ def interface_to(address: str) -> str:
 def _addresses(name: str) -> set[str]:
     """Addresses of an interface; of IPv4 its first only."""
     found = set()
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         found.add(socket.inet_ntoa(answer[20:24]))
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for line in _IF_INET6.read_text().splitlines():
             digits, *_, owner = line.split()
             if owner == name:
@@ -79,8 +78,6 @@ _MISSING_S = 3.0
 """Time that the remaining ranks wait for each other's sign of life, to determine which rank is gone."""
 _ABORT_S = 20.0
 """Longest time that nccl may take to give up its communication with a lost rank."""
-
-
 _COMING_S = 300.0
 """Longest wait for a rank that was started with the others: it imports torch, from a shared disk perhaps."""
 STEP_TIMEOUT_S = 660.0
@@ -139,10 +136,9 @@ class Ranks:
                 os.environ.get("GLOO_SOCKET_IFNAME", "that torch chooses"),
             )
         ranks = cls(place.rank, place.size)
-        patience = _Patience(min(timeout_s, _COMING_S), stopped)
         # In a file of the owner's: a store at a port takes what any user sends who reaches it.
         ranks._store = FileStore(place.file, place.size)
-        _await_all(ranks._store, place, patience)
+        _await_all(ranks._store, place, min(timeout_s, _COMING_S), stopped)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=timeout_s)
@@ -206,22 +202,17 @@ class Ranks:
     def broadcast(self, content: dict[str, Any] | None) -> dict[str, Any]:
         """Tensors (on the CPU), numbers and texts of the first rank, read as from a file (``weights_only``); the
         argument of the others is ignored."""
-        if self.is_first:
+        if self.size == 1:
             assert content is not None
-            if self.size == 1:
-                return content
+            return content
         buffer = io.BytesIO()
         if self.is_first:
             torch.save(content, buffer)
-        length = torch.tensor([len(buffer.getbuffer())])
+        length = torch.tensor([buffer.tell()])
         with self._watched():
             dist.broadcast(length, 0, group=self._group)
-            data = torch.empty(int(length), dtype=torch.uint8)
-            if self.is_first:
-                data = torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+            data = torch.frombuffer(bytearray(buffer.getvalue() or int(length)), dtype=torch.uint8)
             dist.broadcast(data, 0, group=self._group)
-        if self.is_first and content is not None:
-            return content
         received: dict[str, Any] = torch.load(io.BytesIO(data.numpy().tobytes()), map_location="cpu", weights_only=True)
         return received
 
@@ -292,9 +283,12 @@ class Ranks:
         return f"rank {text} is gone" if len(left) == 1 else f"ranks {text} are gone"
 
 
-def _await_all(store: Any, place: RankPlace, patience: _Patience) -> None:
+def _await_all(store: Any, place: RankPlace, timeout_s: float, stopped: Callable[[], bool]) -> None:
+    """Wait for all ranks. Raises StopRequested, and RankLost that names who is missing at the end."""
     store.set(f"here/{place.rank}", "")
     missing = list(range(place.size))
+    told_s = time.monotonic()
+    deadline_s = told_s + timeout_s
     while True:
         try:
             missing = [rank for rank in missing if not store.check([f"here/{rank}"])]
@@ -302,26 +296,12 @@ def _await_all(store: Any, place: RankPlace, patience: _Patience) -> None:
             raise RankLost("rank 0 is gone") from None
         if not missing:
             return
-        patience.pause(f"rank {', '.join(map(str, missing))} of {place.size}")
-
-
-class _Patience:
-    """Patience with ranks that have not come yet."""
-
-    def __init__(self, timeout_s: float, stopped: Callable[[], bool]) -> None:
-        self.timeout_s = timeout_s
-        self._stopped = stopped
-        self._told_s = time.monotonic()
-        self._deadline_s = self._told_s + timeout_s
-
-    def pause(self, missing: str) -> None:
-        """Pause between two checks. Raises StopRequested, and RankLost that names who is missing at the end."""
-        now_s = time.monotonic()
-        if self._stopped():
+        if stopped():
             raise StopRequested
-        if now_s > self._deadline_s:
-            raise RankLost(f"{missing} did not connect for {self.timeout_s:g} s")
-        if now_s - self._told_s > _TELL_S:
-            self._told_s = now_s
-            logger.info("waiting for %s", missing)
+        names, now_s = f"rank {', '.join(map(str, missing))} of {place.size}", time.monotonic()
+        if now_s > deadline_s:
+            raise RankLost(f"{names} did not connect for {timeout_s:g} s")
+        if now_s - told_s > _TELL_S:
+            told_s = now_s
+            logger.info("waiting for %s", names)
         time.sleep(_POLL_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -13,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 
-from common.errors import BadInputError
 from common.locks import RunAttempt, attempt_of, publishing_of
 from common.own_code import is_own
 from common.process import StopFlag
@@ -24,12 +22,10 @@ from services.config.settings import TrainerConfig
 from services.trainer.agreement import Agreement, shares_of_rank
 from services.trainer.audit import Audit
 from services.trainer.checks import (
-    MisfitError,
-    changed_settings,
+    changed_values,
     config_for_checkpoint,
     misfit,
     new_plan_remedy,
-    remedy_for_misfit,
     require_data,
     require_meaning,
     require_model,
@@ -57,6 +53,8 @@ from workloads.registry import NO_MODEL
 
 logger = logging.getLogger(__name__)
 
+MISFITS = (KeyError, RuntimeError, ValueError)
+"""Errors of torch for weights that fit no network."""
 _END: Any = object()
 _LOCK_WAIT_S = 60.0
 
@@ -196,7 +194,7 @@ def train(
         while True:
             try:
                 with closing(feed.stream(state.position)) as batches:
-                    while not is_enough() and not feed.stopped and (fed := next(batches, _END)) is not _END:
+                    while not is_enough() and not feed.agreement.stopped and (fed := next(batches, _END)) is not _END:
                         telemetry.warn((feed.outside_values,) if feed.outside_values else ())
                         if fed is None:  # no data yet: a fetcher without room may need a checkpoint before it has any
                             telemetry.status("", state, feed.waits)  # else the waiting would not be seen
@@ -316,12 +314,12 @@ def _begin(
         require_same_plan(checkpoint, state.plan_hash, config_json)
     try:
         state.restore(checkpoint)
-    except MisfitError as error:
-        logger.info("%s", error)
-        raise misfit(checkpoint, path.name, config) from None
+    except MISFITS as error:
+        remedy = "resume with the former values or version, or use --fresh to start over"
+        raise misfit(checkpoint, path.name, config, error, remedy) from None
     logger.info("resumes from %s: step %d, epoch %d", path.name, state.step, state.position.epoch + 1)
-    for line in changed_settings(checkpoint["config"], config_json):
-        logger.info("changed since that checkpoint: %s", line)
+    for change in changed_values(checkpoint["config"], config_json):
+        logger.info("changed since that checkpoint: %s: %s → %s", *change)
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
 
@@ -333,12 +331,9 @@ def start_from(place: Path, task: Task, config: Config) -> None:
     require_meaning(checkpoint, config, training_of(config).meaning_of_weights, f"trainer.start_from = {path}")
     try:
         task.load_weights(checkpoint["task"])
-    except (KeyError, RuntimeError, ValueError) as error:
-        reason, model = " ".join(str(error).split())[:300], json.loads(checkpoint["config"])["trainer"]["model"]
-        raise BadInputError(
-            f"trainer.start_from = {path}: of the model {model!r}, it fits no model of this configuration ({reason});"
-            f" {remedy_for_misfit(checkpoint, config)}"
-        ) from None
+    except MISFITS as error:
+        remedy = "use the former values or version, or start from another run"
+        raise misfit(checkpoint, f"trainer.start_from = {path}", config, error, remedy) from None
     logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 
 

@@ -59,13 +59,6 @@ def charts(results: Sequence[str], with_floor: Sequence[str]) -> Charts:
     }
 
 
-def is_shown(name: str) -> bool:
-    """False for seconds that only grow: shares are shown instead."""
-    if name.startswith(("hop/", "stall/")):
-        return not name.endswith("_s")
-    return name != "trainer/seconds"
-
-
 _OF_TRAINING = ("epochs", "input", "seed", "source.", "stream.", "trainer.", "workload")
 """Prefixes of the keys that define data and training; the others concern location and speed."""
 

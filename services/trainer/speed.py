@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import random
 import resource
 import statistics
 import threading
@@ -255,21 +256,17 @@ class StepProfile:
         if self.done:
             return
         self._seen += 1
-        if self._profile is None and self._seen == WARM_UP_STEPS:
+        if self._seen == WARM_UP_STEPS:
             self._begin(step + 1)
-        elif self._profile is not None and self._seen == WARM_UP_STEPS + self._num_steps:
+        elif self._seen == WARM_UP_STEPS + self._num_steps:
             self._end()
 
     def close(self) -> None:
         """Write the recorded steps: no more follow."""
         if self._profile is not None:
             self._end()
-        elif not self.done:
-            logger.warning(
-                "nothing was profiled: this session made %d steps, and the first %d only warm up",
-                self._seen,
-                WARM_UP_STEPS,
-            )
+        if self._seen <= WARM_UP_STEPS:
+            logger.warning("nothing was profiled: of %d steps the first %d only warm up", self._seen, WARM_UP_STEPS)
 
     def _begin(self, first: int) -> None:
         activities = [ProfilerActivity.CPU]
@@ -289,9 +286,6 @@ class StepProfile:
         recorded, self._profile, self.done = self._profile, None, True
         num_steps = self._seen - WARM_UP_STEPS
         if num_steps == 0:
-            logger.warning(
-                "nothing was profiled: the first %d steps only warm up, and there were no others", self._seen
-            )
             return
         last = self._first + num_steps - 1  # counted, since a rollback would reset the run's own number
         self._folder.mkdir(exist_ok=True)
@@ -332,35 +326,26 @@ class Ceiling(BaseModel):
     """Rate of the slowest round."""
 
 
-class SpreadSample:
-    """Sample of a session's batches on the device, evenly spread over it: every 2**n-th one.
+class Sample:
+    """Random sample of a session's batches on the device, each as likely as any other.
 
     The newest batches alone are no good sample: batches differ in their particles, and the plan's last one is small.
     """
 
     def __init__(self, most: int) -> None:
-        """``most``: batches held at a time; at the end the sample holds more than half of that."""
+        """``most``: batches that are held."""
+        self.batches: list[Batch] = []
         self._most = most
-        self._stride = 1
         self._seen = 0
-        self._batches: list[Batch] = []
+        self._random = random.Random(0)
 
     def add(self, batch: Batch) -> None:
         """Add a batch that was trained."""
-        if self._seen % self._stride == 0:
-            if len(self._batches) == self._most:
-                del self._batches[1::2]
-                self._stride *= 2
-            if self._seen % self._stride == 0:
-                self._batches.append(batch)
         self._seen += 1
-
-    def whole(self) -> list[Batch]:
-        """Sample without batches of less than half the middle one's events."""
-        if not self._batches:
-            return []
-        middle = statistics.median(batch.num_events for batch in self._batches)
-        return [batch for batch in self._batches if 2 * batch.num_events >= middle]
+        if len(self.batches) < self._most:
+            self.batches.append(batch)
+        elif (place := self._random.randrange(self._seen)) < self._most:
+            self.batches[place] = batch
 
 
 def measure(
@@ -439,7 +424,7 @@ class Gauges:
         self._profile = (
             StepProfile(run_dir, config.profile_steps, device) if config.profile_steps and not rank else None
         )
-        self._sample = SpreadSample(config.replay_batches) if config.replay_batches and ranks == 1 else None
+        self._sample = Sample(config.replay_batches) if config.replay_batches and ranks == 1 else None
         if config.replay_batches and ranks > 1:
             logger.warning(
                 "trainer.replay_batches: the replay ceiling is measured with one trainer only, not with %d", ranks
@@ -459,8 +444,8 @@ class Gauges:
         if self._profile is not None:
             self._profile.close()
         ceiling = None
-        if self._sample is not None and (batches := self._sample.whole()):
-            ceiling = measure(state.task, batches, state.device, seconds=REPLAY_S, stopped=stopped)
+        if self._sample is not None and self._sample.batches:
+            ceiling = measure(state.task, self._sample.batches, state.device, seconds=REPLAY_S, stopped=stopped)
         if ceiling is not None:
             write_ceiling(self._run_dir, ceiling)
             logger.info(

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import BadInputError
-from services.trainer.checks import MisfitError
 from services.trainer.health import HealthLimits, HealthWatch
 from services.trainer.position import read_position, start_of
 from workloads.base.training import Alarm, Task
@@ -21,42 +20,28 @@ class WindowedMean:
     """Mean of the last ``size`` values; NaN while one of them is not finite."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        # One row per value: the value, or 0, and 1 if it is not finite. (A sum with an infinity would stay infinite.)
-        self._values = torch.zeros(size, 2, dtype=torch.float64, device=device)
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._values = torch.zeros(size, dtype=torch.float64, device=device)
         self._count = 0
 
     def add(self, value: Tensor) -> None:
         """Add a 0-dim value."""
-        index = self._count % len(self._values)
-        row = torch.stack([torch.nan_to_num(value, 0.0, 0.0, 0.0), ~value.isfinite()]).double()
-        if index == 0 and self._count:
-            self._values[0] = row
-            self._sums = self._values.sum(0)
-        else:
-            self._sums += row - self._values[index]
-            self._values[index] = row
+        self._values[self._count % len(self._values)] = value.detach()
         self._count += 1
 
     def mean(self) -> Tensor:
         """Mean, 0-dim; 0 before the first value."""
         filled = max(min(self._count, len(self._values)), 1)
-        total, num_bad = self._sums.unbind()
-        return torch.where(num_bad > 0, torch.nan, total / filled).float()
+        mean = self._values[:filled].mean()
+        return torch.where(mean.isfinite(), mean, torch.nan).float()
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """State for the checkpoint."""
-        return {"values": self._values, "sums": self._sums, "count": self._count}
+        return {"values": self._values, "count": self._count}
 
-    def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore state_dict(), bit for bit."""
-        values, sums, count = state["values"], state["sums"], state["count"]
-        assert isinstance(values, Tensor)
-        assert isinstance(sums, Tensor)
-        assert isinstance(count, int)
-        self._values.copy_(values)
-        self._sums = sums.to(self._sums)
-        self._count = count
+        self._values.copy_(state["values"])
+        self._count = state["count"]
 
 
 AVERAGED_STEPS = 500
@@ -117,7 +102,7 @@ class TrainState:
         """Continue from a checkpoint. Of another plan (see require_same_plan) its weights are kept, and the training so
         far still counts; the stream begins at its start.
 
-        Raises MisfitError if the weights fit no network, BadInputError for a position of another version.
+        Raises BadInputError for a position of another version, and the errors of torch if the weights fit no network.
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
@@ -131,11 +116,7 @@ class TrainState:
             ) from None
         if checkpoint["plan_hash"] != self.plan_hash:
             self.position = start_of(num_shards, self.position)
-        try:
-            self.task.load_state_dict(checkpoint["task"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise MisfitError(self.step, reason) from None
+        self.task.load_state_dict(checkpoint["task"])
         self.recent.load_state_dict(checkpoint[self.headline])
         self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])

@@ -38,7 +38,6 @@ from services.trainer.sinks import (
     TensorBoardSink,
     WandbSink,
     hyperparameters,
-    is_shown,
     run_folder,
     run_name,
     started,
@@ -90,11 +89,8 @@ _RATES = (
     *("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction"),
     *("copied_bytes_per_s", "flops_per_s"),
 )
-_AT_LOG_STEPS = (
-    *("hop/", "stall/"),
-    *(f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "seconds", "num_quarantined")),
-)
-"""Prefixes of the names (common/status.py) that are logged at every log step, besides the metrics."""
+_AT_LOG_STEPS = {f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "epochs", "num_quarantined")}
+"""Names (common/status.py) that are logged at every log step, besides the metrics and the shares of hops and stalls."""
 SCORE = "panel/score"
 
 
@@ -146,8 +142,10 @@ class Telemetry:
         if self.evaluator is not None:
             told |= {f"train/{name}": value for name, value in self.evaluator.settings().items()}
         fetcher = read_fetchers(self.run_dir)  # None: it runs somewhere else
-        measured = values(fetcher, self._newest)
-        told |= {name: value for name, value in measured.items() if name.startswith(_AT_LOG_STEPS) and is_shown(name)}
+        for name, value in values(fetcher, self._newest).items():
+            # Of hops and stalls no seconds, which only grow.
+            if name in _AT_LOG_STEPS or (name.startswith(("hop/", "stall/")) and not name.endswith("_s")):
+                told[name] = value
         self.note(state.step, told | memory)
 
     def note(self, step: int, scalars: Mapping[str, float]) -> None:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -71,14 +71,8 @@ class StoredMicrobatches(Sequence[Microbatch]):
         """Number of microbatches."""
         return len(self._places)
 
-    @overload
-    def __getitem__(self, place: int) -> Microbatch: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Microbatch]: ...
-    def __getitem__(self, place: int | slice) -> Microbatch | Sequence[Microbatch]:
-        """Microbatch on the device; of a slice all at once."""
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+    def __getitem__(self, place: Any) -> Any:
+        """Microbatch on the device, by its number: nobody takes a slice."""
         unit, index = self._places[place]
         content = self._mapped[self._starts[unit] : self._starts[unit + 1]]
         arrays = unit_arrays(content, self._schema, self._layouts[unit])

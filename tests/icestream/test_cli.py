@@ -101,6 +101,7 @@ def test_every_command_is_listed_once_under_one_of_the_sections() -> None:
     assert len(names) == len(set(names))
     assert set(names) == {*VERBS, *(verb for name in registry.names() for verb in registry.verbs(name))}
     assert all(f"\n  {name} " in output for name in names)
+    assert "Example: icestream simulate demo" in output
 
 
 @pytest.mark.process

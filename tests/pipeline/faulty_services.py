@@ -38,8 +38,6 @@ AGAIN_VARIABLE = "AGAIN_S"
 SILENCE_VARIABLE = "SILENCE_S"
 """Seconds for which a server of a federation may be silent, instead of thirty."""
 DIVERGE_VARIABLE = "DIVERGE"
-"""Unit of which the first step with data of it finds no number, and leaves its updates out."""
-DIVERGE_TOGETHER_VARIABLE = "DIVERGE_TOGETHER"
 """Number of the step, counted from 1, that is told as one that left its updates out, by every trainer."""
 STEP_TIMEOUT_VARIABLE = "STEP_TIMEOUT_S"
 """Seconds after which a rank counts as lost while all make steps, instead of five minutes."""
@@ -273,25 +271,6 @@ def with_options(function: str, **options: object) -> None:
 
 
 def diverge(told: str) -> None:
-    """Have the first step of this trainer with data of a unit leave its updates out."""
-    import torch
-
-    left_out = {"w_gap": torch.tensor(1.0), "c_loss": torch.tensor(torch.nan), "skipped_updates": torch.ones(())}
-    units = {int(told)}
-
-    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(task: Any, batch: Any) -> Any:
-            if units & {part.unit for part in batch.microbatches}:
-                units.clear()
-                return dict(left_out)
-            return function(task, batch)
-
-        return wrapped
-
-    wrap(WGAN_STEP, wrapper)
-
-
-def diverge_together(told: str) -> None:
     """Have one step of this trainer tell that it left an update out. It is made: the others take part in it."""
     import torch
 
@@ -349,7 +328,6 @@ def arrange_faults(verb: str) -> None:
         PACE_VARIABLE: train_at_once,
         DIVERGE_VARIABLE: diverge,
         WARN_VARIABLE: warn_always,
-        DIVERGE_TOGETHER_VARIABLE: diverge_together,
         STEP_TIMEOUT_VARIABLE: lose_silent_ranks,
     }
     wanted = {SILENCE_VARIABLE: lambda told: with_options(thread, timeout_s=float(told))}

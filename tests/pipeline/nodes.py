@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from faulty_services import STEP_TIMEOUT_VARIABLE
-from runs import Process, Processes, Summary, kill
+from runs import Process, Processes, kill
 from zygote import MODULE, PADDING
 
 from common.locks import newest_number
@@ -25,6 +22,8 @@ class Nodes:
         self.folder = folder
         self.shared = folder / "shared"
         self.shared.mkdir(mode=0o700, parents=True)
+        self.results = Processes(self.shared, folder)
+        """What the run leaves in the folder that the nodes share."""
         self._arguments = list(arguments)
         self._places: list[Processes] = []
 
@@ -53,11 +52,9 @@ class Nodes:
         arguments = ("--shared", str(self.shared), *self._arguments, *more)
         return machine.start("run", *arguments, environment=environment, program=program)
 
-    def train(self, nodes: int, *, trainers: int = 1, first_place: int = 0) -> Summary:
+    def train(self, nodes: int, *, trainers: int = 1) -> None:
         """Start all nodes, which have to come to a good end."""
-        started = [self.start(first_place + node, str(nodes), trainers=trainers) for node in range(nodes)]
-        self.finish(started)
-        return self.summary()
+        self.finish([self.start(node, str(nodes), trainers=trainers) for node in range(nodes)])
 
     def finish(self, started: Sequence[Process]) -> None:
         """Wait for a good end."""
@@ -69,7 +66,7 @@ class Nodes:
 
     def reach(self, step: int, started: Sequence[Process]) -> None:
         """Wait for a checkpoint of ``step`` or later, of a run whose brakes hold it there."""
-        self.wait(lambda: self.step() >= step or any(one.ended() for one in started), f"step {step}")
+        self.wait(lambda: self.results.checkpoint_step() >= step or any(one.ended() for one in started), f"step {step}")
         assert not any(one.ended() for one in started), self.report()
 
     def reach_attempt(self, number: int, nodes: int) -> None:
@@ -93,8 +90,7 @@ class Nodes:
 
     def lose(self, place: int) -> None:
         """Kill every process of a machine, torchrun first."""
-        machine = self.node(place)
-        machine.kill(*dict.fromkeys([*machine.pids("run"), *machine.pids()]))
+        self.node(place).kill_all()
 
     def freeze(self, place: int) -> list[int]:
         """Stop every process of a machine, torchrun first."""
@@ -105,18 +101,6 @@ class Nodes:
         return pids
 
     # ------------------------------------------------------------ results
-
-    def step(self) -> int:
-        """Step of the newest checkpoint; 0 before the first."""
-        return max((int(path.stem[5:]) for path in (self.shared / "checkpoints").glob("step-*.pt")), default=0)
-
-    def checkpoint(self) -> dict[str, Any]:
-        path = self.shared / "checkpoints" / f"step-{self.step():09d}.pt"
-        checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
-        return checkpoint
-
-    def summary(self) -> Summary:
-        return Summary(json.loads((self.shared / "summary.json").read_text()))
 
     def audits(self) -> dict[str, str]:
         """Audits by their place in the shared folder, one for each trainer of a shard."""

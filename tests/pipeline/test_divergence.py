@@ -35,7 +35,7 @@ def test_files_that_were_evicted_are_staged_again_when_training_goes_back_behind
         "trainer.log_every=1",
     )
     arguments = [*urls(server, names), *options]
-    run = processes.start("run", *arguments, environment={"DIVERGE": "13", "WARN": "1"})
+    run = processes.start("run", *arguments, environment={"DIVERGE": "27", "WARN": "1"})
     assert processes.finish(run) == 0, processes.report()
     actions = [line["action"] for line in health_lines(processes) if line["verdict"] == "critical"]
     assert actions == ["went back to step 0, learning rates times 0.5"]
@@ -65,7 +65,7 @@ def test_trainers_that_learn_together_go_back_together_and_every_event_counts_on
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
     arguments = [*command, "--trainers", "2"]
-    run = processes.start("run", *arguments, environment={"DIVERGE_TOGETHER": "33"})
+    run = processes.start("run", *arguments, environment={"DIVERGE": "33"})
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary().events == undisturbed.summary.events
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}

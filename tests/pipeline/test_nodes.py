@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from nodes import Nodes
-from runs import SMALL_STREAM, audits_in, kill, same, settings
+from runs import SMALL_STREAM, kill, same, settings
 from showers import EPOCHS, Showers
 
 from common.locks import newest_number
@@ -56,21 +56,21 @@ def of_two(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> It
 def assert_same(run: Nodes, other: Nodes) -> None:
     """Weights and audits are those of the other run, to the bit."""
     assert run.audits() == other.audits() != {}
-    assert same(run.checkpoint()["task"], other.checkpoint()["task"])
-    assert run.checkpoint()["position"] == other.checkpoint()["position"]
-    assert run.summary().events == other.summary().events
+    assert same(run.results.checkpoint()["task"], other.results.checkpoint()["task"])
+    assert run.results.checkpoint()["position"] == other.results.checkpoint()["position"]
+    assert run.results.summary().events == other.results.summary().events
 
 
 def assert_same_batches(run: Nodes, other: Nodes) -> None:
     """Every microbatch was trained once, in the same batches as in the other run."""
-    assert audits_in(run.shared) == audits_in(other.shared) != []
-    assert run.checkpoint()["position"] == other.checkpoint()["position"]
-    assert run.step() == other.step() > CHECKPOINT_STEPS
-    assert run.summary().events == other.summary().events
+    assert run.results.audits() == other.results.audits() != []
+    assert run.results.checkpoint()["position"] == other.results.checkpoint()["position"]
+    assert run.results.checkpoint_step() == other.results.checkpoint_step() > CHECKPOINT_STEPS
+    assert run.results.summary().events == other.results.summary().events
 
 
 def test_two_nodes_train_every_event_and_the_shared_folder_has_the_results(of_two: Nodes, showers: Showers) -> None:
-    of_two.summary().assert_read(EPOCHS * showers.events)
+    of_two.results.summary().assert_read(EPOCHS * showers.events)
     assert sorted(of_two.audits()) == [f"shards/{shard:03d}/audit.jsonl" for shard in range(2)]
     assert newest_number(of_two.shared) == 1
     for place in range(2):
@@ -129,12 +129,14 @@ def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop_with_a_checkpo
     nodes.reach_attempt(2, 1)
     started[0] = nodes.start(0, "1:2", brake_after=0)
     nodes.reach_attempt(3, 2)
-    step = nodes.step()
+    step = nodes.results.checkpoint_step()
     for one in started:
         one.send(signal.SIGTERM)
     assert nodes.ends(started) == [1, 1], nodes.report()
-    assert nodes.summary()["exit_code"] == 130
-    assert step <= nodes.step() == nodes.summary()["steps"] < of_two.step()
+    assert nodes.results.summary()["exit_code"] == 130
+    assert (
+        step <= nodes.results.checkpoint_step() == nodes.results.summary()["steps"] < of_two.results.checkpoint_step()
+    )
     nodes.release()
     nodes.train(2)
     assert_same_batches(nodes, of_two)

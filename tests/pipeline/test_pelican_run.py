@@ -104,42 +104,6 @@ def test_a_run_from_a_federation_trains_what_one_from_local_files_does(
     assert asked.count(("PROPFIND", "origin")) == 1
 
 
-def test_a_director_that_is_away_for_a_while_is_waited_for(
-    processes: Processes, served: Served, environment: dict[str, str], undisturbed: Undisturbed
-) -> None:
-    few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.00044")]
-    director = served.federation.director
-    run = start_impatient(processes, arguments(served, *few), environment)
-    processes.wait_in(run, lambda: served.gets(), "the first file")
-    director.fault("status", 503)
-    for cache in served.federation.caches:  # after which the director is asked again
-        cache.fault("status", 500)
-    processes.wait_in(run, lambda: "answered 503" in problem(processes), "the problem to be told")
-    served.federation.heal()
-    processes.release()
-    assert processes.finish(run) == 0, processes.report()
-    processes.summary().assert_read(EPOCHS * 6_000)
-
-
-def test_a_file_that_is_gone_and_one_of_another_size_are_quarantined_with_every_attempt(
-    processes: Processes, served: Served, environment: dict[str, str], showers: Showers
-) -> None:
-    federation, (gone, other, _) = served.federation, served.names
-    sizes = {name: (federation.root / served.path.strip("/") / name).stat().st_size for name in served.names}
-    lines = [f"{federation.url(served.path)}/{name}\t{size}" for name, size in sizes.items()]
-    (processes.logs / "list.txt").write_text("\n".join(lines))
-    (federation.root / served.path.strip("/") / gone).unlink()
-    federation.put(f"{served.path}/{other}", b"PAR1 but not for long")
-    command = ["-i", f"@{processes.logs / 'list.txt'}", *settings(*COUNTING)]
-    summary = processes.train(*command, environment=environment)
-    assert summary.events == {"trained": showers.tables[2].num_rows}
-    reasons = {reason.split(": ")[0].rsplit("/", 1)[1]: reason for reason in summary["quarantined"]}
-    assert reasons.keys() == {gone, other}
-    assert "404" in reasons[gone]
-    assert str(sizes[other]) in reasons[other]
-    assert all("https://localhost:" in reason for reason in reasons.values()), "what each server said"
-
-
 def test_faults_at_random_change_nothing(processes: Processes, served: Served, environment: dict[str, str]) -> None:
     few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.00044")]
     command = arguments(served, *few)

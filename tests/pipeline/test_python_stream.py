@@ -197,12 +197,7 @@ def test_two_streams_at_once_do_not_disturb_each_other_and_one_without_a_name_is
     assert all(map(is_alive, others))
 
 
-def test_files_without_data_and_other_files_than_those_of_the_state_are_one_clear_error_each(
-    shared: Shared, tmp_path: Path
-) -> None:
-    (tmp_path / "text.parquet").write_text("no Parquet")
-    with pytest.raises(icestream.BadInputError, match="no file is usable"), made(tmp_path / "text.parquet") as stream:
-        next(iter(stream))
+def test_other_files_than_those_of_the_state_are_one_clear_error(shared: Shared, tmp_path: Path) -> None:
     stream = shared.begin()
     next(iter(stream))
     state = stream.state_dict()
@@ -216,7 +211,7 @@ def test_files_without_data_and_other_files_than_those_of_the_state_are_one_clea
 def test_an_epoch_without_any_event_is_an_error_and_not_an_endless_loop(tmp_path: Path) -> None:
     write_events(tmp_path / "large.parquet", make_events([9, 9]))
     # The fetcher sees it, too: who comes first is a matter of timing.
-    left_out = r"all 2 events of this epoch are left out \(2 outliers\)|no event of a whole epoch can be trained"
+    left_out = r"all 2 events of this epoch are left out \(2 outliers .*\)|no event of a whole epoch can be trained"
     stream = made(tmp_path, **{"stream.max_particles_per_event": 5})
     with stream, pytest.raises(icestream.BadInputError, match=left_out):
         next(iter(stream))

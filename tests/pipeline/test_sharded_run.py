@@ -101,15 +101,6 @@ def test_a_killed_fetcher_of_one_shard_and_a_killed_trainer_change_nothing(
     assert_same(processes, of_four)
 
 
-def test_a_stopped_run_goes_on_with_another_number_of_trainers(
-    processes: Processes, four: list[str], of_four: Processes
-) -> None:
-    processes.train(*four, "--trainers", "2", "--max-steps", "20")
-    processes.train(*four, "--trainers", "1", "--max-steps", "0")
-    assert processes.audits() == of_four.audits() != []
-    assert processes.summary().events == of_four.summary().events
-
-
 def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_the_trainer(
     processes: Processes, showers: Showers
 ) -> None:

@@ -26,7 +26,6 @@ from services.trainer.agreement import (
     shares_of_rank,
 )
 from services.trainer.position import StreamPosition, start_of
-from services.trainer.ranks import Ranks
 
 START = start_of(2)
 
@@ -209,20 +208,6 @@ def test_the_others_are_told_that_the_first_ones_checkpoint_is_on_disk() -> None
         return told
 
     assert together(2, act) == [[(), ()], [START.cursors, ()]]
-
-
-def test_alone_nothing_is_exchanged() -> None:
-    stop: list[int] = []
-    agreement = Agreement(Ranks.alone(), lambda: bool(stop))
-    after = moved(1, 4)
-    assert agreement.ready(START, START, after, SHARE, shares(0)) == Step(1, 10, 30, after)
-    assert not agreement.take_commit_request()
-    agreement.want_commit()
-    assert agreement.take_commit_request()
-    assert not agreement.take_commit_request()
-    assert not agreement.stopped
-    stop.append(1)
-    assert agreement.stopped
 
 
 def test_after_a_stop_no_rank_takes_another_turn() -> None:

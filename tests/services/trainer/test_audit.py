@@ -161,20 +161,6 @@ def test_of_several_nodes_lines_reach_the_files_with_the_checkpoint_and_not_befo
     assert audit.commit() == sizes
 
 
-def test_the_files_go_on_on_other_nodes_where_the_checkpoint_is(tmp_path: Path) -> None:
-    first = audit_of(begin_attempt(tmp_path))
-    first.write([(0, "one"), (1, "one")])
-    sizes = first.commit()
-    first.write([(0, "two")])
-    first.commit()  # but the checkpoint of these sizes never came to disk
-    attempt = begin_attempt(tmp_path)
-    for shard in (0, 1):  # two nodes now, each with a rank
-        audit = audit_of(attempt, sizes, OneOfSeveral(shard, 2))
-        audit.write([(shard, "five")])
-        audit.commit()
-    assert (lines(tmp_path, 0), lines(tmp_path, 1)) == (["one", "five"], ["one", "five"])
-
-
 def test_a_rollback_cuts_the_files_and_what_was_not_written_yet(tmp_path: Path) -> None:
     audit = audit_of(begin_attempt(tmp_path))
     audit.write([(0, "one")])

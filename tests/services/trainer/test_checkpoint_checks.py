@@ -65,19 +65,20 @@ def test_a_checkpoint_of_another_plan_names_what_was_and_what_is() -> None:
 def test_other_inputs_are_named_and_other_files_behind_the_same_inputs_too() -> None:
     before = checkpoint(input=("/data/a",))
     remedy = new_plan_remedy(before, config_for_checkpoint(config(input=("/data/b", "/data/c"))))
-    assert remedy.startswith("(input was /data/a, now /data/b, /data/c): resume with the former values")
+    assert remedy.startswith('(input was ["/data/a"], now ["/data/b", "/data/c"]): resume with the former values')
     remedy = new_plan_remedy(before, config_for_checkpoint(config(input=("/data/a",))))
     assert remedy.startswith("(the files of its inputs were others): ")
 
 
 def test_weights_of_other_networks_are_refused_with_the_changed_keys() -> None:
-    wider = config(trainer__wgan__network__hidden=99)
-    text = str(misfit(checkpoint(), "step-000000012.pt", wider))
-    change = "trainer.wgan.network.hidden was 128, now 99"
-    assert text.startswith(f"step-000000012.pt: its weights fit no network of this configuration: {change};")
-    assert text.endswith("resume with the former values, or use --fresh to start over")
-    text = str(misfit(checkpoint(), "step-000000012.pt", config()))
-    assert "another version of icestream wrote it" in text
+    wider, reason = config(trainer__wgan__network__hidden=99), RuntimeError("size\nmismatch")
+    text = "step-1.pt: its weights fit no network of this configuration (size mismatch): {}; use --fresh"
+    told = str(misfit(checkpoint(), "step-1.pt", wider, reason, "use --fresh"))
+    assert told == text.format("trainer.wgan.network.hidden was 128, now 99")
+    told = str(misfit(checkpoint(trainer__model="likelihood"), "step-1.pt", config(), reason, "use --fresh"))
+    assert told == text.format('trainer.model was "likelihood", now "wgan"')
+    told = str(misfit(checkpoint(), "step-1.pt", config(), reason, "use --fresh"))
+    assert told == text.format("another version of icestream, or of a model of your own, wrote it")
 
 
 def test_weights_do_not_get_another_meaning_when_a_run_goes_on() -> None:
@@ -91,16 +92,19 @@ def test_weights_do_not_get_another_meaning_when_a_run_goes_on() -> None:
     require_meaning(checkpoint(**flags), changed, ("network.hidden",), "step-1.pt")
 
 
-@pytest.mark.parametrize(("written", "wanted"), [("wgan", "sets"), ("sets", "wgan"), ("none", "wgan")])
-def test_training_does_not_go_on_from_a_checkpoint_of_another_model(written: str, wanted: str) -> None:
-    config = Config.model_validate({"trainer": {"model": wanted}})
+@pytest.mark.parametrize(
+    ("written", "wanted", "told"),
+    [
+        ("wgan", "sets", "--model wgan, or use --fresh"),
+        ("none", "wgan", "--model none, or use --fresh"),
+        ("flow", "wgan", "has no model 'flow'.*--fresh"),
+    ],
+)
+def test_training_does_not_go_on_from_a_checkpoint_of_another_model(written: str, wanted: str, told: str) -> None:
     checkpoint = {"step": 7, "config": json.dumps({"trainer": {"model": written}})}
-    with pytest.raises(BadInputError, match=f"step 7 is of the model '{written}'.*--model {written}.*--fresh"):
-        require_model(checkpoint, config)
-    require_model(checkpoint, Config.model_validate({"trainer": {"model": written}}))
-
-
-def test_training_does_not_go_on_from_a_checkpoint_of_a_model_that_is_gone() -> None:
-    checkpoint = {"step": 7, "config": json.dumps({"trainer": {"model": "flow"}})}
-    with pytest.raises(BadInputError, match=r"step 7 is of the model 'flow'.* has no model 'flow'.*--fresh"):
-        require_model(checkpoint, Config())
+    with pytest.raises(BadInputError, match=f"step 7 is of the model '{written}'.*{told}"):
+        require_model(checkpoint, Config.model_validate({"trainer": {"model": wanted}}))
+    require_model(
+        checkpoint | {"config": json.dumps({"trainer": {"model": wanted}})},
+        Config.model_validate({"trainer": {"model": wanted}}),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from common.errors import BadInputError
-from services.trainer.checks import changed_settings
 from services.trainer.environment import RankPlace, device_of, place_from, prepare
 
 OF_TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-a"}
@@ -16,14 +15,9 @@ def test_without_torchruns_variables_or_with_one_rank_a_trainer_is_alone() -> No
     assert place_from({"RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
-def test_the_place_is_read_from_torchruns_variables() -> None:
+def test_the_place_is_read_from_torchruns_variables_and_the_file_in_which_the_ranks_of_a_run_meet() -> None:
     assert place_from(OF_TWO) == RankPlace(1, 2, 1, 2, "gpu-a")
-    place = place_from(OF_TWO | {"LOCAL_WORLD_SIZE": "8"})
-    assert place is not None
-    assert place.local_size == 8
-
-
-def test_the_ranks_of_a_run_meet_in_a_file() -> None:
+    assert place_from(OF_TWO | {"LOCAL_WORLD_SIZE": "8"}) == RankPlace(1, 2, 1, 8, "gpu-a")
     place = place_from({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "_ICESTREAM_RANKS_FILE": "/run/ranks"})
     assert place == RankPlace(1, 2, 1, 2, "", "/run/ranks")
     assert place.is_local
@@ -86,11 +80,3 @@ def test_what_the_user_has_set_stays(name: str) -> None:
     before = dict(environment)
     prepare(environment, deterministic=True)
     assert environment == before
-
-
-def test_settings_of_the_trainer_that_changed_are_told() -> None:
-    before = '{"seed": 1, "trainer": {"device": "cpu", "gone": 1, "wgan": {"critic_lr": 0.1, "betas": [0, 1]}}}'
-    now = '{"seed": 2, "trainer": {"device": "cpu", "new": 1, "wgan": {"critic_lr": 0.2, "betas": [0, 1]}}}'
-    assert changed_settings(before, now) == ["trainer.wgan.critic_lr: 0.1 → 0.2"]
-    assert changed_settings(now, now) == []
-    assert changed_settings("{", now) == changed_settings("[]", now) == []

@@ -14,7 +14,6 @@ from thread_ranks import ThreadRanks, together
 
 from common import messages as m
 from common.config import StreamConfig
-from common.errors import BadInputError
 from services.trainer.agreement import Agreement, ShardShare, Turn
 from services.trainer.position import StreamPosition
 from services.trainer.ranks import Ranks
@@ -215,8 +214,3 @@ def test_an_endless_plan_without_events_is_noticed(fetch: Fetch, connect: Connec
         while not fetcher.dispatcher.places.has_barren_epoch:
             assert next(waits) is None
             assert time.monotonic() < deadline_s
-
-
-def test_trainers_that_cannot_share_the_shards_are_refused(connect: Connect) -> None:
-    with pytest.raises(BadInputError, match=r"3 trainers can't share stream\.shards = 2 evenly"):
-        connect(stream=STREAM.model_copy(update={"shards": 2}), rank=0, ranks=3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,17 +81,7 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
 
 
 def on(device: torch.device, batch: Batch) -> Batch:
-    return Batch(
-        tuple(
-            replace(
-                part,
-                offsets_E1=part.offsets_E1.to(device),
-                event_columns={name: column.to(device) for name, column in part.event_columns.items()},
-                particle_columns={name: column.to(device) for name, column in part.particle_columns.items()},
-            )
-            for part in batch.microbatches
-        )
-    )
+    return batch.with_microbatches(tuple(part.to(device) for part in batch.microbatches))
 
 
 @pytest.mark.cuda

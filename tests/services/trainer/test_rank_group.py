@@ -152,16 +152,6 @@ def test_trainers_that_were_not_started_together_are_refused() -> None:
         Ranks.join(RankPlace(0, 2, 0, 2, "gpu-a"), CPU, timeout_s=1.0, stopped=lambda: False)
 
 
-def test_alone_nothing_is_sent() -> None:
-    ranks = Ranks.alone()
-    tensor = torch.ones(2)
-    ranks.sum_([tensor])
-    assert tensor.tolist() == [1, 1]
-    assert ranks.gather("text") == ["text"]
-    assert ranks.broadcast({"a": 1}) == {"a": 1}
-    ranks.close()
-
-
 BOUND_S = 20.0
 
 

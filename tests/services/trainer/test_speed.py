@@ -8,7 +8,6 @@ import json
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +28,7 @@ from services.trainer.speed import (
     FlopMeter,
     Gauges,
     Pace,
-    SpreadSample,
+    Sample,
     StepProfile,
     measure,
 )
@@ -201,25 +200,14 @@ def test_a_replay_that_is_stopped_gives_the_rounds_that_it_has_or_nothing() -> N
     assert replayed([1.0], of=[batch_of(1)], seconds=99.0, stopped=lambda: True)[0] is None
 
 
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 17, 100, 1000])
-def test_a_sample_is_spread_evenly_over_all_batches(steps: int) -> None:
-    sample = SpreadSample(4)
-    for number in range(steps):
+def test_a_sample_is_of_batches_from_all_over_the_session() -> None:
+    sample = Sample(100)
+    for number in range(1000):
         sample.add(batch_of(10, number))
-    kept = numbers(sample.whole())
-    assert kept[0] == 0
-    assert min(steps, 3) <= len(kept) <= 4
-    strides = {after - before for before, after in pairwise(kept)}
-    assert len(strides) <= 1, kept
-    assert kept[-1] + max(strides, default=1) >= steps, "it reaches to the end"
-
-
-def test_a_batch_much_smaller_than_most_is_left_out() -> None:
-    sample = SpreadSample(8)
-    for number, num_events in enumerate((10, 12, 11, 3)):
-        sample.add(batch_of(num_events, number))
-    assert numbers(sample.whole()) == [0, 1, 2]
-    assert SpreadSample(8).whole() == []
+        assert len(sample.batches) == min(number + 1, 100)
+    kept = numbers(sample.batches)
+    assert len(set(kept)) == 100
+    assert 400 < sum(kept) / 100 < 600
 
 
 def trained(gauges: Gauges, steps: int) -> tuple[TrainerStatus, TimedTask]:
@@ -229,23 +217,6 @@ def trained(gauges: Gauges, steps: int) -> tuple[TrainerStatus, TimedTask]:
         gauges.stepped(step, batch_of(10))
         state.step = step
     return gauges.close(state, TrainerStatus(step=steps), stopped=lambda: False), task
-
-
-def test_nothing_is_measured_but_the_pace_unless_asked_for(tmp_path: Path) -> None:
-    status, task = trained(Gauges(tmp_path, TrainerConfig(), CPU), 20)
-    assert status.step == 20
-    assert status.session_events_per_s > 0
-    assert status.replay_events_per_s == 0
-    assert task.seen == []
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_replay_is_measured_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPLAY_S", 0.01)
-    status, task = trained(Gauges(tmp_path, TrainerConfig(replay_batches=4), CPU), 20)
-    assert status.replay_events_per_s > 0
-    assert len(task.seen) >= 4 * 3
-    assert (tmp_path / "ceiling.json").exists()
 
 
 def test_ranks_are_not_replayed_and_only_the_first_is_profiled(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from muon_files import make_events, write_events
 from shown_statuses import TRAINER
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_sinks import wait_for_next_second
@@ -18,7 +17,6 @@ from torch import Tensor
 from toy_events import toy_batch
 from toy_tasks import SMALL_WGAN
 
-from common.errors import BadInputError
 from common.status import Counters, FetcherStatus, GpuStatus, Hop, TrainerStatus, read_status, values, write_status
 from common.unit_arrays import Array
 from icestream.reading import read_validation_events
@@ -368,18 +366,6 @@ def test_the_panel_is_on_tensorboard_and_goes_on_with_the_same_block_after_a_res
     assert "hist/generated/log10_bundle_energy" in events.Tags()["histograms"]
 
 
-@pytest.mark.slow
-def test_the_block_may_come_from_files_of_its_own(tmp_path: Path) -> None:
-    path = write_events(tmp_path / "held-out.parquet", make_events([number % 4 for number in range(60)]))
-    config = make_config(validation={"events": 40, "every": 1, "input": [str(path)]})
-    run_steps(tmp_path, config, 2)
-    assert steps(tmp_path, "panel/score") == [1, 2]
-    path.unlink()  # it is not needed any more
-    wait_for_next_second()
-    run_steps(tmp_path, config, 4, first=3)
-    assert steps(tmp_path, "panel/score") == [1, 2, 3, 4]
-
-
 def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
     config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
     task = WganTask(config.trainer.wgan, StepContext(CPU, seed=1))
@@ -396,9 +382,3 @@ def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_pat
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [
         "status/trainer-2.json"
     ]
-
-
-def test_a_bad_validation_file_ends_the_start_with_its_name(tmp_path: Path) -> None:
-    config = make_config(validation={"input": [str(tmp_path / "none.parquet")]})
-    with pytest.raises(BadInputError, match=r"none\.parquet: no such file"):
-        run_steps(tmp_path, config, 1)
