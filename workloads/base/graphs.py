@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,13 +33,6 @@ _TOLERANCE, _ROUNDING = 1e-3, 1e-5
 Result = TypeVar("Result")
 
 
-class GraphRuntime(Protocol):
-    """Recorder of the device's operators."""
-
-    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
-        """Recording of the operators of ``compute``."""
-
-
 class Recorded(NamedTuple, Generic[Result]):
     """Recorded operators."""
 
@@ -52,13 +45,13 @@ class Recorded(NamedTuple, Generic[Result]):
 
 
 class CudaRuntime:
-    """See GraphRuntime: CUDA graphs on the present device, of a common memory pool."""
+    """Recorder of operators as CUDA graphs on the present device, of a common memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
-        """See GraphRuntime. Waits for the device."""
+        """Recording of the operators of ``compute``. Waits for the device."""
         side = torch.cuda.Stream()  # libraries allocate at first use, which a recording doesn't allow
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -84,7 +77,7 @@ class _Recording:
 class Graphs:
     """Recordings of computations, by function, by the sizes of its arguments' tensors and by their numbers."""
 
-    def __init__(self, runtime: GraphRuntime, most: int = MOST_GRAPHS) -> None:
+    def __init__(self, runtime: CudaRuntime, most: int = MOST_GRAPHS) -> None:
         self._runtime = runtime
         self._most = most
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()

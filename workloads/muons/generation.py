@@ -46,12 +46,11 @@ from workloads.muons.models.config import MAX_COUNT, LikelihoodConfig, WganConfi
 from workloads.muons.models.likelihood_densities import LikelihoodSampler
 from workloads.muons.models.wgan_networks import WganSampler
 from workloads.muons.primaries import (
-    FilePrimaries,
     Float32,
     Int64,
     Primaries,
     UInt64,
-    WantedCounts,
+    file_primaries,
     primaries_of_table,
     simulated_primaries,
     vertical,
@@ -397,12 +396,11 @@ def run_generate(
         progress = stack.enter_context(SlowProgress("events generated", events or 0))
         if preset_name is not None:
             assert events is not None
-            primaries, files = simulated_primaries(preset_name, events, source.depth_kind, seed), None
+            primaries, total = simulated_primaries(preset_name, events, source.depth_kind, seed), events
         else:
-            wanted = WantedCounts(counts_column) if kind == "column" else None
             remotes = stack.enter_context(Remotes(settings.access))
-            files = FilePrimaries(replace(settings, source=source), remotes, wanted, out)
-            primaries = files.primaries()
+            settings = replace(settings, source=source)
+            primaries, total = file_primaries(settings, remotes, counts_column if kind == "column" else None, out)
         rule = CountRule(kind, constant, most)
 
         def counted() -> Iterator[MuonBundles]:
@@ -412,7 +410,7 @@ def run_generate(
                 num_events += len(bundles)
                 num_muons += len(bundles.muons)
                 num_capped += bundles.num_capped
-                progress.reach(num_events, files.num_rows if files is not None else events or 0)
+                progress.reach(num_events, total)
 
         paths = write_bundles(counted(), out, rows_per_file=rows_per_file, replaced=replaced, provenance=provenance)
     rate = num_events / max(time.perf_counter() - started_s, 1e-9)
@@ -501,28 +499,21 @@ class TrainedMuons(TrainedModel):
         if (max_count or 0) < 0:
             raise BadInputError(f"max_count = {max_count}: must not be negative")
         most = MAX_COUNT if max_count is None else max_count
-        wanted = WantedCounts() if kind == "column" else None
-        with ExitStack() as stack:
-            rows, source = self._rows(primaries, wanted, depth_kind, stack)
-            rule = CountRule(kind, constant, most)
-            return MuonBundles.joined(
-                list(generate_events(rows, self._trained.generator, rule, source.depth_kind, seed))
-            )
-
-    def _rows(
-        self, primaries: Any, wanted: WantedCounts | None, depth_kind: str | None, stack: ExitStack
-    ) -> tuple[Iterator[Primaries], SourceConfig]:
-        """Rows of the primaries, and the settings by which they are read."""
+        counts_column = "" if kind == "column" else None
         inputs = _inputs(primaries)
         settings = self._front.file_settings(inputs or (), toml=None, assignments=())
         source = merged_source(settings.source, self.run.source, depth_kind)
-        if inputs is not None:
-            remotes = stack.enter_context(Remotes(settings.access))
-            return FilePrimaries(replace(settings, source=source), remotes, wanted).primaries(), source
-        is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
-        # Only a table may be laid out as the run's files: arrays have the columns of the documentation.
-        schema = MUONS.stored_as(source) if is_table else MUONS
-        return primaries_of_table(_table(primaries), "primaries", schema, wanted), source
+        with Remotes(settings.access) as remotes:
+            if inputs is not None:
+                rows, _ = file_primaries(replace(settings, source=source), remotes, counts_column)
+            else:
+                # Only a table may be laid out as the run's files: arrays have the columns of the documentation.
+                is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
+                schema = MUONS.stored_as(source) if is_table else MUONS
+                rows = primaries_of_table(_table(primaries), "primaries", schema, counts_column)
+            rule = CountRule(kind, constant, most)
+            pieces = generate_events(rows, self._trained.generator, rule, source.depth_kind, seed)
+            return MuonBundles.joined(list(pieces))
 
 
 def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedMuons:
@@ -532,9 +523,8 @@ def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torc
 
 def _inputs(primaries: Any) -> tuple[str, ...] | None:
     """Absolute inputs if ``primaries`` names files, else None."""
-    if isinstance(primaries, str | os.PathLike):
-        return given_inputs(primaries, "primaries")
-    if isinstance(primaries, Sequence) and primaries and all(isinstance(one, str | os.PathLike) for one in primaries):
+    several = [primaries] if isinstance(primaries, str | os.PathLike) else primaries
+    if isinstance(several, Sequence) and several and all(isinstance(one, str | os.PathLike) for one in several):
         return given_inputs(primaries, "primaries")
     return None
 

@@ -194,11 +194,7 @@ def conclusion(outcome: Outcome, words: ReportWords) -> list[str]:
     if not runs:
         return []
     headline = ", ".join(f"{name} {count}".lstrip() for name, count, _ in runs)
-    sizes = {total.of for _, _, total in runs}
-    if len(sizes) > 1:
-        totals = " and ".join(str(total) for _, _, total in runs)
-    else:
-        totals = f"{' and '.join(str(total.at_floor) for _, _, total in runs)} of {sizes.pop()}"
+    totals = " and ".join(str(total) for _, _, total in runs)
     line = f"headline metrics at floor: {headline} (all: {totals})"
     return [line, *([words.which_model] if outcome.beside and words.which_model else [])]
 

@@ -252,14 +252,11 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         networks = self.networks
         networks.standardise.require_fit()
         conditions_EC = networks.standardise.conditions(primary_E4.to(self.device))
-        drawn_E = networks.averaged_count_head.average.sample(conditions_EC)
-        counts_E = drawn_E.clamp_max(MAX_COUNT)
+        counts_E = networks.averaged_count_head.average.sample(conditions_EC).clamp_max(MAX_COUNT)
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
         generator = networks.averaged.average
         features_PF = generator(conditions_EC, segments, generator.noise(segments))
-        bounded_PF = features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
-        num_capped = int((drawn_E > MAX_COUNT).sum())
-        return Bundles(counts_E, networks.standardise.muons(bounded_PF), num_capped)
+        return Bundles(counts_E, networks.standardise.muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)))
 
     # ---- Checkpoints.
 

@@ -285,7 +285,7 @@ def test_the_card_says_if_its_metrics_are_of_other_weights(run_dir: Path, tmp_pa
         model = tmp_path / f"model-{step}"
         told = run(run_dir, "-o", model, "--format", "pt2", "--report", tmp_path / "report.json").output
         text = (model / "MODEL_CARD.md").read_text()
-        another = "are of the weights at step 9, and this model is of step 7"
+        another = "they are of step 9 and not 7"
         assert (another in text) is (another in told) is ("**Not of this model**" in text) is (step == 9)
 
 

