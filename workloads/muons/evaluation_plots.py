@@ -547,7 +547,13 @@ def _density(events: EventPairs, side: BundleArrays, x_edges: Float64, y_edges: 
     return density
 
 
-@GALLERY.picture("reliability", "Reliability of the count model", "cumulative distribution is off.")
+@GALLERY.picture(
+    "reliability",
+    "Reliability of the count model",
+    "Where each real count lies in the model's distribution for its primary (probability integral transform): "
+    "flat if the model is right. A slope is a bias, a ∪ too little spread, a ∩ too much. Right: how far the "
+    "cumulative distribution is off.",
+)
 def reliability(events: EventPairs) -> Figure:
     """Draw histogram and CDF of the probability integral transform of the real counts: uniform for a right model."""
     figure, _ = grid(1, 1, width=13.0, height=4.6)

@@ -19,13 +19,12 @@ from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
 from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import SourceConfig
@@ -61,23 +60,8 @@ if TYPE_CHECKING:
     import awkward
 
 
-class MuonGenerator(Protocol):
-    """Trained model. All random numbers come from ``random``, a generator on ``device``."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the computation."""
-
-    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
-        """Numbers of muons. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m (vertical)] -> (E,) int64, unbounded."""
-
-    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m]."""
-
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
-        """P(N < n) and P(N <= n) of the model for each event's n, each (E,) float64."""
-
-
+MuonGenerator = WganSampler | LikelihoodSampler
+"""Trained model. All random numbers come from ``random``, a generator on its ``device``."""
 SAMPLERS: dict[str, tuple[type[Any], Callable[[Any, dict[str, Any], torch.device], MuonGenerator]]] = {
     "wgan": (WganConfig, WganSampler.from_state),
     "likelihood": (LikelihoodConfig, LikelihoodSampler.from_state),

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from line_task import points
 
 from workloads.base.batch import Batch, Microbatch
 
 
 def microbatch(counts: list[int]) -> Microbatch:
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.tensor(counts, dtype=torch.int64).cumsum(0)])
-    return Microbatch(
-        epoch=1,
-        unit=2,
-        index=3,
-        offsets_E1=offsets,
-        host_offsets_E1=offsets.numpy(),
-        event_columns={"event": torch.arange(float(len(counts))).unsqueeze(1)},
-        particle_columns={"particle": torch.arange(float(sum(counts))).unsqueeze(1)},
-        num_events=len(counts),
-        num_particles=sum(counts),
-    )
+    event_E1, particle_P1 = (torch.arange(float(number)).unsqueeze(1) for number in (len(counts), sum(counts)))
+    return replace(points(*counts), event_columns={"event": event_E1}, particle_columns={"particle": particle_P1})
 
 
 def particles(part: Microbatch) -> list[list[float]]:

@@ -142,14 +142,6 @@ def test_without_a_description_of_the_processor_nothing_changes(tmp_path: Path) 
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_the_choice_is_the_same_each_time_and_keeps_float32(tmp_path: Path) -> None:
-    amd = cpuinfo(tmp_path, "AuthenticAMD", "avx512f")
-    chosen = {choose_matrix_products(amd) for _ in range(3)}
-    assert len(chosen) == 1
-    assert error_of_a_product.__wrapped__() <= MOST_ERROR
-    assert torch.get_float32_matmul_precision() == ("medium" if chosen == {True} else "highest")
-
-
 def test_products_with_larger_errors_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,19 +206,6 @@ def test_contexts_that_overlap_leave_the_process_as_it_was(monkeypatch: pytest.M
     assert torch.get_float32_matmul_precision() == "medium", "the other one is still inside"
     other.__exit__(None, None, None)
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_a_build_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[int] = []
-
-    def fails(_: object) -> None:
-        tries.append(1)
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(native, "built", fails)
-    for _ in range(3):
-        assert not layers.use()
-    assert len(tries) == 1
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,6 @@ def test_of_equal_values_the_first_is_largest(segments: Segments) -> None:
     assert argmax_ED[[1, 2, 4], 0].tolist() == [1, 3, 4]
 
 
-def test_segments_made_of_others_number_their_particles(segments: Segments) -> None:
-    assert segments.particles_P.tolist() == list(range(8))
-    assert segments.repeated(3).particles_P.tolist() == list(range(24))
-    assert segments.repeated(2).event_P.tolist() == [1, 1, 1, 2, 4, 4, 4, 4, 7, 7, 7, 8, 10, 10, 10, 10]
-
-
 @pytest.mark.parametrize("counts", [[], [0, 0], COUNTS])
 @pytest.mark.parametrize("times", [1, 3])
 def test_copies_of_segments_are_the_segments_of_the_copies(counts: list[int], times: int) -> None:

@@ -1,7 +1,5 @@
 """The simulator of muon bundles: its distributions are those of the published formulas."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -142,16 +140,6 @@ def test_presets_have_the_documented_multiplicity(name, mean, mean_tolerance, em
     assert np.mean(counts == 0) == pytest.approx(empty, abs=0.004)
 
 
-def test_threshold_energy_of_a_deep_inclined_track_is_many_tev():
-    config = preset("bench")
-    primaries = SimulatedPrimaries(np.full(2, 1e6), np.ones(2), np.array([1.0, 0.2]), np.array([1000.0, 2500.0]))
-
-    threshold_gev = expect(primaries, config).threshold_gev_E
-
-    assert threshold_gev[0] == pytest.approx(276.0, rel=0.02)
-    assert threshold_gev[1] > 20_000.0
-
-
 def test_energy_loss_satisfies_its_equation():
     step_mwe = 1e-3
     before, after = surface_energy_gev(500.0, np.array([1000.0, 1000.0 + step_mwe]))
@@ -236,15 +224,6 @@ def test_surface_energies_follow_elberts_survival_at_a_fixed_primary(energy_gev,
 
     survival = mean_above(surface_gev) / mean_above(truth.threshold_gev_E[:1])
     assert stats.kstest(survival, "uniform").pvalue > 0.01
-
-
-def test_energetic_muons_are_closer_to_the_axis(bundles):
-    energy_gev, radius = bundles.muons_P3[:, 0], radius_m(bundles)
-    edges = (1.0, 10.0, 100.0, 1e3, 1e4)
-    medians = [np.median(radius[(energy_gev >= low) & (energy_gev < high)]) for low, high in pairwise(edges)]
-
-    np.testing.assert_allclose(medians, [10.6, 9.2, 5.2, 1.5], rtol=0.1)
-    assert np.corrcoef(np.log(energy_gev), np.log(radius))[0, 1] == pytest.approx(-0.47, abs=0.03)
 
 
 def width_ratio(bundles):
