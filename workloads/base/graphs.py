@@ -113,7 +113,7 @@ class Graphs:
 
     def _recorded(self, compute: Callable[..., Result], arguments: tuple[Any, ...]) -> _Recording:
         """New recording, replayed once. Raises RuntimeError if that has other results than the computation itself."""
-        own = _with_tensors(arguments, Tensor.clone)
+        own = _cloned(arguments)
         replay, result, expected = self._runtime.record(lambda: compute(*own))
         replay()
         for one, other in zip(tree_leaves(result), tree_leaves(expected), strict=True):
@@ -125,38 +125,31 @@ class Graphs:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Tensors and numbers in nested tuples and dataclasses, in order; None for a microbatch, as in `_with_tensors`."""
+    """Tensors and numbers in nested tuples and dataclasses, in order; None for a microbatch, as in `_cloned`."""
     if isinstance(value, Microbatch):
         yield None
     elif isinstance(value, tuple):
         for one in value:
             yield from _leaves(one)
-    elif _is_walked(value):
+    elif is_dataclass(value):
         for field in fields(value):
             yield from _leaves(getattr(value, field.name))
     elif isinstance(value, Tensor | bool | int | float | str | None):
         yield value
 
 
-def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same tuples and dataclasses with other tensors, and without the events that they were made of."""
+def _cloned(value: Any) -> Any:
+    """The same tuples and dataclasses with copies of the tensors, and without the events that they were made of."""
     if isinstance(value, Tensor):
-        return change(value)
+        return value.clone()
     if isinstance(value, tuple):
-        changed = [_with_tensors(one, change) for one in value]
+        changed = [_cloned(one) for one in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     if isinstance(value, Microbatch):
         return None
-    if _is_walked(value):
-        return replace(
-            value, **{field.name: _with_tensors(getattr(value, field.name), change) for field in fields(value)}
-        )
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _cloned(getattr(value, field.name)) for field in fields(value)})
     return value
-
-
-def _is_walked(value: Any) -> bool:
-    """True for a dataclass, but for the events that an input was made of: no computation reads them."""
-    return is_dataclass(value) and not isinstance(value, type | Microbatch)
 
 
 def _copy(own: list[Any], given: list[Any]) -> None:

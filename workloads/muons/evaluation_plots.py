@@ -287,9 +287,7 @@ GALLERY = Gallery[EventPairs]()
 
 
 @GALLERY.picture(
-    "counts",
-    "Number of muons",
-    "Probability of N muons in an event. Events without muons stand in the legend.",
+    "counts", "Number of muons", "Probability of N muons in an event. Events without muons stand in the legend."
 )
 def counts(events: EventPairs) -> Figure:
     figure, places = panels(1, width=7.0)
@@ -425,9 +423,7 @@ def _decades(energy_gev: Float64) -> Float64:
 
 
 @GALLERY.picture(
-    "radius",
-    "Distances to the shower axis",
-    "Muons per metre of distance, and per area in the plane across the axis.",
+    "radius", "Distances to the shower axis", "Muons per metre of distance, and per area in the plane across the axis."
 )
 def radii(events: EventPairs) -> Figure:
     figure, (linear, density) = panels(2, width=6.2)

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workloads.base.segments import (
-    Segments,
-    pool,
-    pool_with_argmax,
-    segment_sum,
-    sort_within_events,
-    spread,
-    unpool,
-)
+from workloads.base.segments import Segments, pool, pool_with_argmax, segment_sum, sort_within_events, spread, unpool
 
 COUNTS = [0, 3, 1, 0, 4, 0]
 POOLS = ("mean", "sum", "max")

@@ -240,7 +240,7 @@ def test_a_changed_recipe_is_logged_and_the_weights_are_kept(caplog: pytest.LogC
     after.load_state_dict(saved(before))
 
     assert [record.message for record in caplog.records] == [
-        "trainer.line.schedule_steps was 0 in the checkpoint and is 7 now; the weights are kept",
+        "trainer.line.schedule_steps was 0 in the checkpoint and is 7 now; the weights are kept"
     ]
     assert same(weights(before), weights(after))
     assert after.steps == 1

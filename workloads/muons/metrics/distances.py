@@ -87,11 +87,7 @@ class ConditionBins:
             np.searchsorted(edges, primary_E4[:, column], side="left") for column, edges in self._edges.items()
         )
         mass_E = np.searchsorted(self._masses, primary_E4[:, 2])
-        return {
-            "conditional": mass_E * 4 + energy_E,
-            "conditional_zenith": zenith_E,
-            "conditional_depth": depth_E,
-        }
+        return {"conditional": mass_E * 4 + energy_E, "conditional_zenith": zenith_E, "conditional_depth": depth_E}
 
 
 def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str, BinnedWasserstein]:

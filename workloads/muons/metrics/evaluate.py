@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -152,23 +152,24 @@ def evaluate(
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
     Real events of positive weight must be of two showers at least.
     """
-    events = _selected(real, generated, independent, pit_E)
-    weights = WeightSets(events.real.weights_E, events.real.shower_E, settings.bootstraps, settings.seed)
-    paired = _paired(events.real, lambda: events.generated)
+    pit_E = pit_E[real.weights_E > 0]
+    real, of_model, redraws, notes = _selected(real, generated, independent)
+    weights = WeightSets(real.weights_E, real.shower_E, settings.bootstraps, settings.seed)
+    paired = _paired(real, lambda: of_model)
     # Comparisons of real with real events are made one after the other: all may not fit in memory.
-    if events.redraws:
+    if redraws:
         of_generated = [paired]
-        of_real = [partial(_paired, events.real, redraw) for redraw in events.redraws]
+        of_real = [partial(_paired, real, redraw) for redraw in redraws]
     else:
         panel_halves, floor_halves = (
-            halves(events.real.shower_E, splits, settings.seed) for splits in (PANEL_SPLITS, FLOOR_SPLITS)
+            halves(real.shower_E, splits, settings.seed) for splits in (PANEL_SPLITS, FLOOR_SPLITS)
         )
         both_ways = [half_E for first_E in panel_halves for half_E in (first_E, ~first_E)]
-        of_generated = [_halved(events.real, events.generated, half_E) for half_E in both_ways]
-        of_real = [partial(_halved, events.real, events.real, first_E) for first_E in floor_halves]
+        of_generated = [_halved(real, of_model, half_E) for half_E in both_ways]
+        of_real = [partial(_halved, real, real, first_E) for first_E in floor_halves]
     if floors is not None:
         of_real = []
-    bins = ConditionBins(events.real.primary_E4)
+    bins = ConditionBins(real.primary_E4)
     steps = len(of_generated) + 1 + len(of_real)
     steps += steps if settings.c2st_epochs else 0  # classifiers take about half of the time
 
@@ -187,13 +188,13 @@ def evaluate(
             samples.append({name: float(values_B[0]) for name, values_B in one_set.items()})
             progress((len(comparisons) + 1 + len(samples)) / steps)
             del compared  # before the next one is made
-        floors = floors_of(samples, averaged=1 if events.redraws else PANEL_SPLITS)
+        floors = floors_of(samples, averaged=1 if redraws else PANEL_SPLITS)
     of_real_events, floors = floors, dict(floors)
-    if not events.redraws:
+    if not redraws:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         for name, values_B in _two_sided(values).items():
             floors[name] = chance_floor(name, bootstrap_error(values_B[1:]))
-    uniformity = UniformityKS(events.pit_E)
+    uniformity = UniformityKS(pit_E)
     values[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
     null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
     floors[_PIT] = null_floor(np.concatenate(null)[1:])
@@ -202,26 +203,33 @@ def evaluate(
         values |= aucs
         floors |= {name: chance_floor(name, deviation) for name, deviation in deviations.items()}
     progress(1.0)
-    return replace(_report(events, values, floors, settings), floors=of_real_events)
-
-
-@dataclass(frozen=True)
-class _Events:
-    """The selected events: of positive weight, with finite muons."""
-
-    real: Sample
-    generated: Sample
-    redraws: Sequence[Callable[[], Sample]]
-    """Independent real events for the same primaries, each made when it is wanted: all may not fit in memory."""
-    pit_E: Float64
-    notes: tuple[str, ...]
-    """Remarks on the selection for the reader."""
+    wanted = [name for name in DEFINITIONS if settings.c2st_epochs or not name.startswith("c2st")]
+    known = {name: values[name] for name in wanted if name in values and np.isfinite(values[name][0])}
+    if missing := ", ".join(name for name in wanted if name not in known):
+        notes.append(f"too few events or muons for {missing}")
+    return MetricReport(
+        metrics={
+            name: Metric.of(DEFINITIONS[name], float(of[0]), bootstrap_error(of[1:]), floors.get(name, Floor()))
+            for name, of in known.items()
+        },
+        sizes={
+            "events": len(real),
+            "muons_real": int(real.bundles.counts_E.sum()),
+            "muons_generated": int(of_model.bundles.counts_E.sum()),
+        },
+        floor_kind="same primaries" if redraws else "disjoint showers",
+        notes=tuple(notes),
+        floors=of_real_events,
+    )
 
 
 def _selected(
-    real: Sample, generated: BundleArrays, independent: Sequence[Callable[[], BundleArrays]], pit_E: Float64
-) -> _Events:
-    """Return the selected events; for the arguments see evaluate."""
+    real: Sample, generated: BundleArrays, independent: Sequence[Callable[[], BundleArrays]]
+) -> tuple[Sample, Sample, list[Callable[[], Sample]], list[str]]:
+    """Return the arguments of evaluate without events of weight 0 and muons that are not finite, and notes about them.
+
+    Redraws are made when they are wanted, since all may not fit in memory.
+    """
     chosen_E = real.weights_E > 0
     notes = [] if chosen_E.all() else [f"{(~chosen_E).sum()} events of weight 0 were left out"]
     real = real.only(chosen_E)
@@ -236,8 +244,7 @@ def _selected(
         return real.with_bundles(draw().only(chosen_E).finite()[0])
 
     of_real, of_generated = cleaned("real", real.bundles), cleaned("generated", generated.only(chosen_E))
-    redraws = [partial(redrawn, draw) for draw in independent]
-    return _Events(of_real, of_generated, redraws, pit_E[chosen_E], tuple(notes))
+    return of_real, of_generated, [partial(redrawn, draw) for draw in independent], notes
 
 
 @dataclass(frozen=True)
@@ -364,24 +371,3 @@ def classifier_metrics(
         for name, test in tests.items()
     }
     return aucs, {name: test.chance(a, b) for name, test in tests.items()}
-
-
-def _report(
-    events: _Events, values: Mapping[str, Float64], floors: Mapping[str, Floor], settings: EvaluationSettings
-) -> MetricReport:
-    wanted = [name for name in DEFINITIONS if settings.c2st_epochs or not name.startswith("c2st")]
-    known = {name: values[name] for name in wanted if name in values and np.isfinite(values[name][0])}
-    missing = ", ".join(name for name in wanted if name not in known)
-    return MetricReport(
-        metrics={
-            name: Metric.of(DEFINITIONS[name], float(of[0]), bootstrap_error(of[1:]), floors.get(name, Floor()))
-            for name, of in known.items()
-        },
-        sizes={
-            "events": len(events.real),
-            "muons_real": int(events.real.bundles.counts_E.sum()),
-            "muons_generated": int(events.generated.bundles.counts_E.sum()),
-        },
-        floor_kind="same primaries" if events.redraws else "disjoint showers",
-        notes=(*events.notes, *([f"too few events or muons for {missing}"] if missing else [])),
-    )

@@ -273,10 +273,7 @@ class _Position(nn.Module):
         width = config.hidden
         self.of_context, self.of_features = Linear(width, width), Linear(number, width, bias=False)
         self.network = nn.Sequential(
-            nn.SiLU(),
-            Linear(width, width),
-            nn.SiLU(),
-            mixture_layer(width, _REACH, _LOG_SPREAD),
+            nn.SiLU(), Linear(width, width), nn.SiLU(), mixture_layer(width, _REACH, _LOG_SPREAD)
         )
         self.slope = Linear(width, number, wide=True)
         with torch.no_grad():

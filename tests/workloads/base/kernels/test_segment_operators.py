@@ -32,10 +32,7 @@ def calls(dtype: torch.dtype) -> dict[str, list[tuple[Any, tuple[Any, ...]]]]:
     values_PD, slopes_ED = random(8, 3, dtype=dtype), random(6, 6, dtype=dtype)
     _, argmax_ED = pool_with_argmax(values_PD, SEGMENTS, ("max",))
     return {
-        "pool": [
-            (POOL, (values_PD, None, *TENSORS, "mean+sum")),
-            (POOL, (values_PD, argmax_ED, *TENSORS, "mean+max")),
-        ],
+        "pool": [(POOL, (values_PD, None, *TENSORS, "mean+sum")), (POOL, (values_PD, argmax_ED, *TENSORS, "mean+max"))],
         "pool_finding_largest": [(POOL_FINDING_LARGEST, (values_PD, *TENSORS, "mean+max"))],
         "unpool": [
             (UNPOOL, (slopes_ED, None, *TENSORS, "mean+sum")),

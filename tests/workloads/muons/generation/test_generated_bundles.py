@@ -14,12 +14,7 @@ from trained import make_sampler, write_checkpoint
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.muons import generation as stream
-from workloads.muons.generation import (
-    CountRule,
-    MuonBundles,
-    generate_events,
-    load_trained,
-)
+from workloads.muons.generation import CountRule, MuonBundles, generate_events, load_trained
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.primaries import Primaries, simulated_primaries
 
@@ -166,11 +161,7 @@ def test_a_checkpoint_of_an_earlier_version_is_told_in_one_line_with_the_remedy(
 @pytest.mark.parametrize(
     ("workload", "model", "told"),
     [
-        (
-            "muons",
-            "flow",
-            r": its model can't be built \('flow' is no model of .*wgan.*: use the version",
-        ),
+        ("muons", "flow", r": its model can't be built \('flow' is no model of .*wgan.*: use the version"),
         ("direction", "sets", " is a run of the workload direction: name one of the workload muons$"),
     ],
 )

@@ -25,12 +25,7 @@ IDS = [[event.major, event.minor] for event in EVENTS]
 PLAIN = SourceConfig()
 
 
-def read(
-    path: Path,
-    wanted: str | None = None,
-    source: SourceConfig = PLAIN,
-    number: int = 0,
-) -> Primaries:
+def read(path: Path, wanted: str | None = None, source: SourceConfig = PLAIN, number: int = 0) -> Primaries:
     return Primaries.joined(list(read_primaries(path, str(path), number, MUONS.stored_as(source), wanted)))
 
 

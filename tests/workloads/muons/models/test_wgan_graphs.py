@@ -75,12 +75,7 @@ def test_the_parts_are_padded_to_a_bucket_and_halves_again(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"gradient_clip": 0.5, "schedule_steps": 9},
-        {"critic_steps": 1, "gp_every": 3},
-        {"chunk_particles": 30},
-    ],
+    [{}, {"gradient_clip": 0.5, "schedule_steps": 9}, {"critic_steps": 1, "gp_every": 3}, {"chunk_particles": 30}],
     ids=str,
 )
 def test_replayed_steps_are_those_that_compute_their_operators_each_time(settings: dict[str, Any]) -> None:

@@ -32,12 +32,7 @@ def test_a_single_update_is_that_of_the_plain_step_to_rounding() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"network": WIDE.model_copy(update={"azimuth": "learned"})},
-    ],
-    ids=["default", "learned azimuth"],
+    "settings", [{}, {"network": WIDE.model_copy(update={"azimuth": "learned"})}], ids=["default", "learned azimuth"]
 )
 def test_a_step_changes_the_weights_as_torchs_does(settings: dict[str, object]) -> None:
     in_cpp, by_torch = task(critic_steps=1, **settings), task(critic_steps=1, **settings)
