@@ -363,18 +363,17 @@ def run_generate(
 ) -> str:
     """Write bundles, and return one line about them. The options are those of the command. Raises BadInputError."""
     _check_options(inputs, preset_name, events, counts, counts_column)
-    kind, constant = parse_counts(counts)
+    rule = count_rule(counts, max_count)
     if threads is not None:
         torch.set_num_threads(threads)
     trained = load_trained(checkpoint, device_named(device))
     run = trained.run
     settings = front.file_settings(inputs, toml=toml, assignments=assignments)
     source = merged_source(settings.source, run.source, depth_kind)
-    most = MAX_COUNT if max_count is None else max_count
     provenance = {"model": run.model, "step": run.step, "events_trained": run.events_trained}
-    provenance |= {"counts": counts, "max_count": most, "depth_kind": source.depth_kind, "seed": seed}
+    provenance |= {"counts": counts, "max_count": rule.max_count, "depth_kind": source.depth_kind, "seed": seed}
     replaced = replaceable(out, force=force)
-    num_events = num_muons = num_capped = 0
+    totals = np.zeros(3, np.int64)
     started_s = time.perf_counter()
     with ExitStack() as stack:
         progress = stack.enter_context(SlowProgress("events generated", events or 0))
@@ -384,21 +383,18 @@ def run_generate(
         else:
             remotes = stack.enter_context(Remotes(settings.access))
             settings = replace(settings, source=source)
-            primaries, total = file_primaries(settings, remotes, counts_column if kind == "column" else None, out)
-        rule = CountRule(kind, constant, most)
+            primaries, total = file_primaries(settings, remotes, counts_column if rule.kind == "column" else None, out)
 
         def counted() -> Iterator[MuonBundles]:
-            nonlocal num_events, num_muons, num_capped
             for bundles in generate_events(primaries, trained.generator, rule, source.depth_kind, seed):
                 yield bundles
-                num_events += len(bundles)
-                num_muons += len(bundles.muons)
-                num_capped += bundles.num_capped
-                progress.reach(num_events, total)
+                totals[:] += len(bundles), len(bundles.muons), bundles.num_capped
+                progress.reach(int(totals[0]), total)
 
         paths = write_bundles(counted(), out, rows_per_file=rows_per_file, replaced=replaced, provenance=provenance)
+    num_events, num_muons, num_capped = totals.tolist()
     rate = num_events / max(time.perf_counter() - started_s, 1e-9)
-    capped = f"{num_capped:,} capped at {most:,} muons" if num_capped else "none capped"
+    capped = f"{num_capped:,} capped at {rule.max_count:,} muons" if num_capped else "none capped"
     return (
         f"{out}: {num_events:,} events, {num_muons:,} muons, {capped}, "
         f"{len(paths)} file{'s' * (len(paths) != 1)}, {rate:,.0f} events/s "
@@ -406,15 +402,14 @@ def run_generate(
     )
 
 
-def parse_counts(text: str) -> tuple[Counts, int]:
-    """Parsed option `--counts`: ``constant:7`` -> ("constant", 7). Raises BadInputError."""
-    if text == "sampled":
-        return "sampled", 0
-    if text == "column":
-        return "column", 0
+def count_rule(text: str, max_count: int | None) -> CountRule:
+    """Rule of the option `--counts`: ``sampled``, ``column`` or ``constant:7``. Raises BadInputError."""
+    most = MAX_COUNT if max_count is None else max_count
+    if text in ("sampled", "column"):
+        return CountRule(text, max_count=most)  # type: ignore[arg-type]
     kind, _, number = text.partition(":")
     if kind == "constant" and number.isdecimal() and int(number) <= _LARGEST_CONSTANT:
-        return "constant", int(number)
+        return CountRule("constant", int(number), most)
     raise BadInputError(
         f"--counts {text}: expected sampled, column, or constant:N with a whole number N of at most"
         f" {_LARGEST_CONSTANT:,}"
@@ -476,14 +471,13 @@ class TrainedMuons(TrainedModel):
         """
         if isinstance(primaries, Iterator):
             primaries = [*primaries]
-        kind, constant = parse_counts(counts if isinstance(counts, str) else f"constant:{counts}")
+        rule = count_rule(counts if isinstance(counts, str) else f"constant:{counts}", max_count)
         if depth_kind not in (None, "vertical", "slant"):
             raise BadInputError(f"depth_kind = {depth_kind!r}: use 'vertical' or 'slant'")
         checked_seed(seed)
-        if (max_count or 0) < 0:
+        if rule.max_count < 0:
             raise BadInputError(f"max_count = {max_count}: must not be negative")
-        most = MAX_COUNT if max_count is None else max_count
-        counts_column = "" if kind == "column" else None
+        counts_column = "" if rule.kind == "column" else None
         inputs = _inputs(primaries)
         settings = self._front.file_settings(inputs or (), toml=None, assignments=())
         source = merged_source(settings.source, self.run.source, depth_kind)
@@ -495,7 +489,6 @@ class TrainedMuons(TrainedModel):
                 is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
                 schema = MUONS.stored_as(source) if is_table else MUONS
                 rows = primaries_of_table(_table(primaries), "primaries", schema, counts_column)
-            rule = CountRule(kind, constant, most)
             pieces = generate_events(rows, self._trained.generator, rule, source.depth_kind, seed)
             return MuonBundles.joined(list(pieces))
 

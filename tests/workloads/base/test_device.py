@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from line_task import points
 from native_layers import compiled, layers_in_cpp
 
 from common import native
@@ -20,12 +18,10 @@ from workloads.base import device as cpu_tuning
 from workloads.base.device import (
     CPU_CHUNK_PARTICLES,
     MOST_ERROR,
-    PartPool,
     choose_matrix_products,
     device_named,
     error_of_a_layer,
     error_of_a_product,
-    halves_of,
     mkl_is_held_back,
     most_particles,
     particles_in_cache,
@@ -51,34 +47,6 @@ def test_parts_have_what_is_configured_or_suits_the_device_and_its_memory(monkey
     assert most_particles(0, large, CPU_CHUNK_PARTICLES, 1 << 15) == 1 << 20  # a power of two below 1,220,703
     assert most_particles(0, small, CPU_CHUNK_PARTICLES, 1 << 60) == 1
     assert most_particles(0, small, CPU_CHUNK_PARTICLES) == sys.maxsize  # a model that doesn't know its memory
-
-
-def test_results_come_in_the_order_of_the_parts_and_random_numbers_are_drawn_in_it() -> None:
-    last_is_done = threading.Event()
-    drawn_by = []
-
-    def draws() -> object:
-        for number in range(3):
-            drawn_by.append(threading.current_thread())
-            yield 10 * number
-
-    def compute(part: int, draw: int) -> int:
-        if part == 0:
-            assert last_is_done.wait(10)
-        if part == 2:
-            last_is_done.set()
-        return part + draw
-
-    assert list(PartPool(3).map(compute, range(3), draws())) == [0, 11, 22]
-    assert drawn_by == [threading.current_thread()] * 3
-
-
-def test_halves_of_parts_leave_a_single_event_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    parts = halves_of([points(3, 1, 2), points(5)])
-    assert [part.num_particles for part in parts] == [3, 3, 5]
-    assert [record.message for record in caplog.records] == [
-        "out of memory with 11 particles: the batch is split in two"
-    ]
 
 
 def test_without_cuda_auto_is_the_cpu_and_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

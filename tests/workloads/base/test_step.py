@@ -47,17 +47,6 @@ SGD = {"optimiser": "sgd"}
 # ---- Parts.
 
 
-def test_the_parts_are_the_events_in_order_without_empty_microbatches() -> None:
-    task = make_line(chunk_particles=5)
-    batch = Batch((points(3, 4, 1), points(), points(0, 9, 2, shard=1)))
-
-    parts = task.parts(batch, task.noise)
-
-    assert [part.num_particles for part in parts] == [3, 5, 0, 9, 2]
-    joined = torch.cat([part.particle_columns["x"] for part in parts])
-    assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in batch.microbatches]))
-
-
 def test_a_model_that_knows_its_memory_gets_the_parts_that_one_microbatch_of_all_events_makes() -> None:
     first, second, other = points(3, 1), points(2, 0, 4, number=2), points(1, 5, shard=1)
     batch = Batch((first, points(number=1), second, other))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from native_layers import compiled
 from torch import Tensor
 
+from workloads.base.flops import counted_flops
 from workloads.base.native.layers import chain, pooled
 from workloads.base.segments import Segments, spread
 
@@ -29,10 +30,17 @@ def segments_of(counts: list[int]) -> Segments:
     return Segments.from_counts(torch.tensor(counts), sum(counts))
 
 
-def compare(found: Tensor, expected: Tensor, of: Sequence[Tensor]) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    slope = torch.randn(found.shape)
-    for one, other in zip(torch.autograd.grad(found, of, slope), torch.autograd.grad(expected, of, slope), strict=True):
+def compare(compute: Callable[[], Tensor], in_torch: Callable[[], Tensor], of: Sequence[Tensor]) -> None:
+    """Results, gradients and numbers of operations."""
+    slope = torch.randn(compute().shape)
+    results, flops = [], []
+    for function in (compute, in_torch):
+        with counted_flops() as count:
+            value = function()
+            results.append([value.detach(), *torch.autograd.grad(value, of, slope)])
+        flops.append(count.flops)
+    assert flops[0] == flops[1] > 0
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5 * max(1.0, float(other.abs().max())))
 
 
@@ -42,14 +50,18 @@ def test_a_chain_and_its_gradients_are_torchs(counts: list[int], features: int) 
     segments, width = segments_of(counts), 64
     input_PA, context_ED = numbers(sum(counts), 8).detach(), numbers(len(counts), width)
     weights = numbers(width, 8), numbers(width, width), numbers(width), numbers(features, width), numbers(features)
-    hidden = F.leaky_relu(F.linear(input_PA, weights[0]) + spread(context_ED, segments), LEAK)
-    expected = F.linear(F.leaky_relu(F.linear(hidden, *weights[1:3]), LEAK), *weights[3:])
+
+    def in_torch() -> Tensor:
+        hidden = F.leaky_relu(F.linear(input_PA, weights[0]) + spread(context_ED, segments), LEAK)
+        return F.linear(F.leaky_relu(F.linear(hidden, *weights[1:3]), LEAK), *weights[3:])
+
+    def in_cpp() -> Tensor:
+        return chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
+
     with torch.no_grad():
-        alone = chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
-    found = chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
-    assert torch.equal(found, alone)
-    scale = float(expected.detach().abs().max())
-    compare(found / scale, expected / scale, [context_ED, *weights])
+        alone = in_cpp()
+    assert torch.equal(in_cpp(), alone)
+    compare(in_cpp, in_torch, [context_ED, *weights])
 
 
 def test_a_chain_has_no_gradient_for_its_inputs() -> None:
@@ -88,9 +100,10 @@ def by_torch(input_PA: Tensor, counts: list[int], layers: Sequence[Tensor]) -> T
 
 @pytest.mark.parametrize("counts", COUNTS)
 def test_pooled_layers_and_their_gradients_are_torchs(counts: list[int]) -> None:
-    input_PA, layers = numbers(sum(counts), 3), make_layers(len(counts), 64)
-    found, _ = in_cpp(input_PA, counts, layers)
-    compare(found, by_torch(input_PA, counts, layers), [input_PA, *layers])
+    layers = make_layers(len(counts), 64)
+    for input_PA in (numbers(sum(counts), 3), numbers(sum(counts), 3).detach()):
+        of = [*([input_PA] if input_PA.requires_grad else []), *layers]
+        compare(lambda of=input_PA: in_cpp(of, counts, layers)[0], lambda of=input_PA: by_torch(of, counts, layers), of)
 
 
 def test_of_equal_particles_the_first_is_the_largest() -> None:

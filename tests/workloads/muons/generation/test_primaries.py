@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,8 +15,8 @@ from muon_files import make_events, make_table, write_events
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from workloads.muons.columns import MUONS, slant_depth_m
-from workloads.muons.primaries import Primaries, read_primaries, vertical
+from workloads.muons.columns import MUONS
+from workloads.muons.primaries import Primaries, read_primaries
 
 EVENTS = make_events([2, 0, 5])
 PRIMARY = [list(event.primary) for event in EVENTS]
@@ -149,11 +148,3 @@ def test_a_file_that_is_truncated_or_may_not_be_read_is_told(tmp_path: Path, mon
     monkeypatch.setattr(pq, "read_schema", refused)  # root may read everything
     with pytest.raises(BadInputError, match=r"f\.parquet: can't be read \(Permission denied\)"):
         read(path)
-
-
-def test_slant_depths_become_vertical_for_the_model() -> None:
-    zenith_rad, depth_m = 1.1, 2000.0
-    slant = float(slant_depth_m(np.array([np.cos(zenith_rad)]), np.array([depth_m]))[0])
-    primary_E4 = np.array([[1e5, zenith_rad, 1.0, slant]], np.float32)
-    assert vertical(primary_E4, "slant")[0].tolist() == pytest.approx([1e5, zenith_rad, 1.0, depth_m], rel=1e-5)
-    assert vertical(primary_E4, "vertical") is primary_E4

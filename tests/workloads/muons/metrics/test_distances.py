@@ -120,14 +120,6 @@ def test_bins_with_fewer_than_a_hundred_events_are_left_out() -> None:
     assert value(real, other, "conditional_log10_energy_w1") == pytest.approx(0.1)
 
 
-def test_one_depth_only_is_one_bin() -> None:
-    primary_E4 = primaries(300)
-    primary_E4[:, 3] = 1_500.0
-    real = one_muon_events(primary_E4, np.zeros(300))
-    other = one_muon_events(primary_E4, np.ones(300))
-    assert value(real, other, "conditional_depth_log10_energy_w1") == pytest.approx(1.0)
-
-
 def bundles_at(counts: list[int], x_m: list[float]) -> BundleArrays:
     return BundleArrays(np.array(counts), np.ones(len(x_m)), np.array(x_m), np.zeros(len(x_m)))
 
