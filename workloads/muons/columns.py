@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.config import SourceConfig
@@ -44,15 +45,25 @@ def vertical_depth_m(cos_zenith: Float64, slant_m: Float64) -> Float64:
     return slant_m * cos_zenith + sagitta_m
 
 
-def use_vertical_depths(arrays: UnitArrays, source: SourceConfig) -> None:
-    """Replace depths along the track (`source.depth_kind`) by vertical ones, in place; see FinishUnit."""
-    if source.depth_kind == "vertical":
-        return
-    import numpy as np  # the fetcher's and decoder's commands choose their number of threads before
+@dataclass(frozen=True)
+class VerticalDepth:
+    """Conversion of depths along the track (`source.depth_kind`) to vertical ones; see FinishUnit."""
 
-    primary_E4 = arrays.event_columns["primary"]
-    zenith_E, depth_E = (primary_E4[:, field].astype(np.float64) for field in (1, 3))
-    primary_E4[:, 3] = vertical_depth_m(np.cos(zenith_E), depth_E)
+    column: str
+    depth: int
+    """Field index of the depth: metres."""
+    zenith: int
+    """Field index of the zenith angle: radians."""
+
+    def __call__(self, arrays: UnitArrays, source: SourceConfig) -> None:
+        """Replace slant depths by vertical ones, in place."""
+        if source.depth_kind == "vertical":
+            return
+        import numpy as np  # the fetcher's and decoder's commands choose their number of threads before
+
+        values = arrays.event_columns[self.column]
+        cos_zenith = np.cos(values[:, self.zenith].astype(np.float64))
+        values[:, self.depth] = vertical_depth_m(cos_zenith, values[:, self.depth].astype(np.float64))
 
 
 MUONS = EventSchema(
@@ -88,7 +99,7 @@ MUONS = EventSchema(
         ValueRule("muons", 1, minimum=-1e5, maximum=1e5),
         ValueRule("muons", 2, minimum=-1e5, maximum=1e5),
     ),
-    finish_unit=use_vertical_depths,
+    finish_unit=VerticalDepth("primary", depth=3, zenith=1),
     identity="primary_id",  # all bundles of a shower together
     tables=FlatTables(
         events="primaries",
