@@ -492,8 +492,8 @@ def _far(metres: Float64) -> float:
 
 
 def _range(values: Float64, left_out: float) -> tuple[float, float]:
-    """Return the range of the values without a share of them on each side; of none 1 to 10."""
-    low, high = np.quantile(values, [left_out, 1 - left_out]) if len(values) else (1.0, 10.0)
+    """Return the range of the values without a share of them on each side; of none 0.1 to 1."""
+    low, high = np.quantile(values, [left_out, 1 - left_out]) if len(values) else (0.1, 1.0)
     return float(low), float(high)
 
 

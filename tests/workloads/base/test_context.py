@@ -1,4 +1,4 @@
-"""Seed, precision and sums over ranks, as every task gets them."""
+"""Noise of a step, as every task gets it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from line_task import points
 
 from workloads.base.context import Noise
 from workloads.base.random_streams import SharedPurpose
-
-CPU = torch.device("cpu")
-
 
 CPU = torch.device("cpu")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +21,14 @@ COUNTS = np.array([0, 0, 1, 3])
 GENERATED_COUNTS = np.array([0, 1, 1, 2, 12, 0, 2, 6])
 
 
-def ones(counts_E: np.ndarray) -> np.ndarray:
-    return np.ones((1, len(counts_E)))
-
-
-def count_metrics(real: np.ndarray, generated: np.ndarray) -> dict[str, float]:
-    found = CountMetrics(real, generated)(ones(real), ones(generated))
+def unweighted(kind: Callable[[Any, Any], Measure], a: Any, b: Any) -> dict[str, float]:
+    found = kind(a, b)(np.ones((1, len(a))), np.ones((1, len(b))))
     return {name: float(values[0]) for name, values in found.items()}
+
+
+count_metrics, tail_metrics, correlations = (
+    partial(unweighted, kind) for kind in (CountMetrics, TailMetrics, IntraEvent)
+)
 
 
 def test_each_number_by_hand() -> None:
@@ -78,11 +81,6 @@ def events_with(*energies_gev: Sequence[float], radius_m: float = 1.0) -> Bundle
     )
 
 
-def tail_metrics(a: BundleArrays, b: BundleArrays) -> dict[str, float]:
-    found = TailMetrics(a, b)(np.ones((1, len(a))), np.ones((1, len(b))))
-    return {name: float(values[0]) for name, values in found.items()}
-
-
 def test_shares_of_muons_by_hand() -> None:
     real = events_with([2e3] * 10 + [20.0] * 10, [30.0] * 20)
     generated = events_with([19.0, 20.0], [2e3, 900.0])
@@ -100,11 +98,6 @@ VARIANCE = "mean_log10_radius_variance_ratio_at_least_20"
 def bundles_of(counts_E: np.ndarray, log10_energy_P: Float64, log10_radius_P: Float64) -> BundleArrays:
     x_m_P = 10**log10_radius_P - RADIUS_OFFSET_M
     return BundleArrays(counts_E, 10**log10_energy_P, x_m_P, np.zeros(len(x_m_P)))
-
-
-def correlations(real: BundleArrays, generated: BundleArrays) -> dict[str, float]:
-    found = IntraEvent(real, generated)(np.ones((1, len(real))), np.ones((1, len(generated))))
-    return {name: float(values[0]) for name, values in found.items()}
 
 
 def correlated(num_events: int, slope: float, common: float, seed: int) -> BundleArrays:
