@@ -352,11 +352,11 @@ class WganNetworks:
         self.averaged = AveragedWeights(self.generator, GENERATOR_AVERAGE_DECAY)
         self.averaged_count_head = AveragedWeights(self.count_head, AVERAGE_DECAY)
         self._generate: Callable[..., Tensor] = self.generator
-        self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
+        self.raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
             require_compiler(device, "trainer.wgan.compile")
             self._generate = torch.compile(self._generate, dynamic=True, fullgraph=True)
-            self._raw_scores = torch.compile(self._raw_scores, dynamic=True, fullgraph=True)
+            self.raw_scores = torch.compile(self.raw_scores, dynamic=True, fullgraph=True)
             self._slope = torch.compile(self._slope, dynamic=True, fullgraph=True)
 
     def modules(self) -> dict[str, nn.Module]:
@@ -422,11 +422,6 @@ class WganNetworks:
             passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
         return torch.cat(passes) if len(passes) > 1 else passes[0]
 
-    def critic_scores(self, part: WganEvents, both_PF: Tensor) -> Tensor:
-        """Unbounded scores of the part's events, then of generated ones; their muons are ``both_PF``. -> (2 E,)."""
-        raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)  # real and generated events in one pass
-        return raw_2E
-
     def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> GradientPenalty:
         """Gradient penalty, summed over events."""
         fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
@@ -438,7 +433,7 @@ class WganNetworks:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         times = self.generated_events
         fake_MPF = self.fake(part, draw.noise, times).unflatten(0, (times, -1))
-        raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
+        raw_E = self.raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
         loss = score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
         if times == 1:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))

@@ -95,7 +95,7 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
             noise = networks.generator.noise(segments, torch.Generator().manual_seed(5))
             values = (
                 networks._generate(conditions_EC, segments, noise),
-                networks._raw_scores(features_PF, conditions_EC, segments),
+                networks.raw_scores(features_PF, conditions_EC, segments),
                 networks._slope(features_PF, conditions_EC, segments),
             )
             loss = sum((one.square().sum() for one in values), torch.zeros(()))
