@@ -50,7 +50,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.graphs import Graphs, Recorded
+from workloads.base.graphs import CudaRuntime, Graphs, Recorded
 from workloads.base.kernels.registration import LIKE
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
@@ -116,7 +116,7 @@ def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
     return sum(event.name.startswith("aten::") for event in profiler.events() or ()) / steps
 
 
-class NothingReplayed:
+class NothingReplayed(CudaRuntime):
     """Runtime of graphs that records, and replays nothing."""
 
     def __init__(self) -> None:

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workloads.base.graphs import Recorded
+from workloads.base.graphs import CudaRuntime, Recorded
 
 Result = TypeVar("Result")
 
 
-class FakeRuntime:
-    """See GraphRuntime. Before its first replay, a recording's results are garbage."""
+class FakeRuntime(CudaRuntime):
+    """Before its first replay, a recording's results are garbage."""
 
     def __init__(self) -> None:
         self.recorded = 0

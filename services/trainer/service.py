@@ -46,7 +46,7 @@ from workloads.base.batch import Batch
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
 from workloads.base.device import device_named, tune_cpu
-from workloads.base.module_training import NoModelTraining
+from workloads.base.module_training import NO_MODEL_TRAINING
 from workloads.base.random_streams import SharedPurpose, stream_seed
 from workloads.base.training import Task, Training, own_training
 from workloads.registry import NO_MODEL
@@ -62,7 +62,7 @@ _LOCK_WAIT_S = 60.0
 def training_of(config: Config) -> Training:
     """Training of the configured model."""
     if config.trainer.model == NO_MODEL:
-        return NoModelTraining()
+        return NO_MODEL_TRAINING
     if is_own(config.trainer.model):
         return own_training(config.trainer.model)
     return registry.loaded(registry.workload(config.workload).models[config.trainer.model].training)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
 from common.options import checked_seed
 from common.paths import require_place
+from common.slow_progress import SlowProgress
 
 
 @dataclass(frozen=True)
@@ -33,16 +31,7 @@ class Written:
     num_bytes: int = 0
 
     def __add__(self, other: Written) -> Written:
-        return Written(
-            self.num_files + other.num_files,
-            self.num_events + other.num_events,
-            self.num_particles + other.num_particles,
-            self.num_bytes + other.num_bytes,
-        )
-
-
-OnFile = Callable[[Written], None]
-"""Gets the numbers of each file once it is complete."""
+        return Written(*map(add, astuple(self), astuple(other)))
 
 
 def check_request(num_events: int, num_files: int, seed: int) -> None:
@@ -92,20 +81,14 @@ def prepare_folder(
     out.mkdir(parents=True, exist_ok=True)
 
 
-def write_files(num_files: int, write_file: Callable[[int], Written], on_file: OnFile | None) -> Written:
-    """Write each file by its index, and return their sum."""
+def write_files(num_files: int, write_file: Callable[[int], Written]) -> Written:
+    """Write each file by its index, with progress, and return their sum."""
     total = Written()
-    for file_index in range(num_files):
-        written = write_file(file_index)
-        total += written
-        if on_file is not None:
-            on_file(written)
+    with SlowProgress("simulating: files", num_files) as progress:
+        for file_index in range(num_files):
+            total += write_file(file_index)
+            progress.advance(1)
     return total
-
-
-def new_file(path: Path) -> AbstractContextManager[Path]:
-    """Return a ``.part`` file that gets its name at the end of the block, or is removed after an error."""
-    return replacing(path, durable=False, mode=AS_UMASK_SAYS, part=path.with_name(path.name + ".part"))
 
 
 def write_tables(
@@ -116,7 +99,8 @@ def write_tables(
     A table is a row group, but for one with more than ``most_rows``.
     """
     num_events = num_particles = 0
-    with new_file(path) as part:
+    new = replacing(path, durable=False, mode=AS_UMASK_SAYS, part=path.with_name(path.name + ".part"))
+    with new as part:
         with pq.ParquetWriter(part, schema, **options) as writer:
             for table, events, particles in tables:
                 writer.write_table(table, row_group_size=most_rows)
@@ -125,41 +109,12 @@ def write_tables(
         return Written(1, num_events, num_particles, part.stat().st_size)
 
 
-def simulate_shown(
-    out: Path, particles: str, num_events: int, num_files: int, write: Callable[[OnFile], Written]
-) -> None:
-    """Write a data set with its progress, and print what was written. ``particles``: their name."""
+def simulate_shown(out: Path, particles: str, write: Callable[[], Written]) -> None:
+    """Write a data set, and print what was written. ``particles``: their name."""
     started_s = time.perf_counter()
-    with file_progress("simulate", num_events, num_files) as on_file:
-        total = write(on_file)
+    total = write()
     rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)
     click.echo(
         f"{out}: {total.num_events:,} events, {total.num_particles:,} {particles}, {total.num_bytes:,} bytes "
         f"in {total.num_files:,} files, {rate:,.0f} events/s"
     )
-
-
-@contextmanager
-def file_progress(label: str, num_events: int, num_files: int) -> Iterator[OnFile]:
-    """Show the progress over finished files: a bar on a terminal, else a plain line at every tenth of the files."""
-    console = Console(file=sys.stderr)
-    if not console.is_terminal:
-        yield _plain_lines(num_files)
-        return
-    columns = (TextColumn("{task.completed:,.0f} of {task.total:,.0f} events"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=num_events)
-        yield lambda written: bar.advance(task, written.num_events)
-
-
-def _plain_lines(num_files: int) -> OnFile:
-    every = max(num_files // 10, 1)
-    done = 0
-
-    def on_file(_: Written) -> None:
-        nonlocal done
-        done += 1
-        if done % every == 0:
-            click.echo(f"{done:,} of {num_files:,} files written", err=True)
-
-    return on_file

@@ -93,10 +93,10 @@ def tune_cpu(device: torch.device) -> None:
     if device.type != "cpu":
         return
     keep_freed_memory()
-    choose_matrix_products(device)
+    choose_matrix_products()
     if not layers.use():
         return
-    error = _measured_once(error_of_a_layer)
+    error = error_of_a_layer()
     if not error <= MOST_ERROR:  # also of NaN
         layers.use_torch()
         logger.warning("layers on the CPU: torch, since those in C++ have errors of %.0e", error)
@@ -133,16 +133,13 @@ def tuned_cpu(device: torch.device) -> Iterator[None]:
                     layers.use_torch()
 
 
-def choose_matrix_products(device: torch.device, cpuinfo: Path = _CPUINFO) -> bool:
-    """Let oneDNN compute this process's float32 products where it is the faster one. True if it does now.
-
-    No effect on a GPU's products: call it only if ``device`` is where the networks are.
-    """
-    if device.type != "cpu" or not mkl_is_held_back(cpuinfo):
+def choose_matrix_products(cpuinfo: Path = _CPUINFO) -> bool:
+    """Let oneDNN compute this process's float32 products where it is the faster one. True if it does now."""
+    if not mkl_is_held_back(cpuinfo):
         return False
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
-    error = _measured_once(error_of_a_product)
+    error = error_of_a_product()
     if not error <= MOST_ERROR:
         torch.set_float32_matmul_precision(before)
         logger.info("matrix products: MKL, since oneDNN's have errors of %.0e on this CPU", error)
@@ -163,12 +160,7 @@ def mkl_is_held_back(cpuinfo: Path = _CPUINFO) -> bool:
     return found.get("vendor_id", []) not in ([], ["GenuineIntel"]) and "avx512f" in found.get("flags", [])
 
 
-@cache
-def _measured_once(error: Callable[[], float]) -> float:
-    """Return the error: it is the machine's, and generation asks for each piece."""
-    return error()
-
-
+@cache  # it is the machine's, and generation asks for each piece
 def error_of_a_product() -> float:
     """Largest error of a float32 product of irregular numbers, relative to the sum of its terms' absolute values."""
     rows, weights = _numbers(256, 128), _numbers(128, 128)
@@ -177,6 +169,7 @@ def error_of_a_product() -> float:
     return float((((rows @ weights).double() - exact).abs() / size).max())
 
 
+@cache
 def error_of_a_layer() -> float:
     """Largest difference of a layer of irregular numbers from torch's, relative to the largest number."""
     rows, weights, bias = _numbers(50, 40), _numbers(64, 40), _numbers(64)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,13 +33,6 @@ _TOLERANCE, _ROUNDING = 1e-3, 1e-5
 Result = TypeVar("Result")
 
 
-class GraphRuntime(Protocol):
-    """Recorder of the device's operators."""
-
-    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
-        """Recording of the operators of ``compute``."""
-
-
 class Recorded(NamedTuple, Generic[Result]):
     """Recorded operators."""
 
@@ -52,13 +45,13 @@ class Recorded(NamedTuple, Generic[Result]):
 
 
 class CudaRuntime:
-    """See GraphRuntime: CUDA graphs on the present device, of a common memory pool."""
+    """Recorder of operators as CUDA graphs on the present device, of a common memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
-        """See GraphRuntime. Waits for the device."""
+        """Recording of the operators of ``compute``. Waits for the device."""
         side = torch.cuda.Stream()  # libraries allocate at first use, which a recording doesn't allow
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -84,7 +77,7 @@ class _Recording:
 class Graphs:
     """Recordings of computations, by function, by the sizes of its arguments' tensors and by their numbers."""
 
-    def __init__(self, runtime: GraphRuntime, most: int = MOST_GRAPHS) -> None:
+    def __init__(self, runtime: CudaRuntime, most: int = MOST_GRAPHS) -> None:
         self._runtime = runtime
         self._most = most
         self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
@@ -120,7 +113,7 @@ class Graphs:
 
     def _recorded(self, compute: Callable[..., Result], arguments: tuple[Any, ...]) -> _Recording:
         """New recording, replayed once. Raises RuntimeError if that has other results than the computation itself."""
-        own = _with_tensors(arguments, Tensor.clone)
+        own = _cloned(arguments)
         replay, result, expected = self._runtime.record(lambda: compute(*own))
         replay()
         for one, other in zip(tree_leaves(result), tree_leaves(expected), strict=True):
@@ -132,38 +125,31 @@ class Graphs:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Tensors and numbers in nested tuples and dataclasses, in order; None for a microbatch, as in `_with_tensors`."""
+    """Tensors and numbers in nested tuples and dataclasses, in order; None for a microbatch, as in `_cloned`."""
     if isinstance(value, Microbatch):
         yield None
     elif isinstance(value, tuple):
         for one in value:
             yield from _leaves(one)
-    elif _is_walked(value):
+    elif is_dataclass(value):
         for field in fields(value):
             yield from _leaves(getattr(value, field.name))
     elif isinstance(value, Tensor | bool | int | float | str | None):
         yield value
 
 
-def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same tuples and dataclasses with other tensors, and without the events that they were made of."""
+def _cloned(value: Any) -> Any:
+    """The same tuples and dataclasses with copies of the tensors, and without the events that they were made of."""
     if isinstance(value, Tensor):
-        return change(value)
+        return value.clone()
     if isinstance(value, tuple):
-        changed = [_with_tensors(one, change) for one in value]
+        changed = [_cloned(one) for one in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     if isinstance(value, Microbatch):
         return None
-    if _is_walked(value):
-        return replace(
-            value, **{field.name: _with_tensors(getattr(value, field.name), change) for field in fields(value)}
-        )
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _cloned(getattr(value, field.name)) for field in fields(value)})
     return value
-
-
-def _is_walked(value: Any) -> bool:
-    """True for a dataclass, but for the events that an input was made of: no computation reads them."""
-    return is_dataclass(value) and not isinstance(value, type | Microbatch)
 
 
 def _copy(own: list[Any], given: list[Any]) -> None:

@@ -21,7 +21,7 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.optimiser import uncompiled
 from workloads.base.step import BaseTask
-from workloads.base.training import Evaluation
+from workloads.base.training import Evaluation, ModelTraining
 
 
 class ModelSettings(ConfigBranch):
@@ -204,22 +204,7 @@ class NoModelTask:
         return None
 
 
-class NoModelTraining:
-    """The training of no model."""
-
-    headline = "batch_events"
-    shown: tuple[str, ...] = ()
-    meaning_of_weights: tuple[str, ...] = ()
-    alarms: Mapping[str, float] = {}
-
-    def task(self, config: Any, context: StepContext) -> NoModelTask:
-        """Return the task."""
-        return NoModelTask(context.device)
-
-    def evaluator(self, task: NoModelTask, seed: int) -> NoModelTask:
-        """Return the task, which has nothing to evaluate."""
-        return task
-
-    def warnings(self, config: Any) -> Sequence[str]:
-        """Return nothing."""
-        return ()
+NO_MODEL_TRAINING = ModelTraining(
+    "batch_events", (), {}, lambda config, context: NoModelTask(context.device), lambda task, seed: task
+)
+"""The training of no model, whose task evaluates nothing either."""

@@ -214,9 +214,9 @@ class ModelTraining:
     evaluator: Callable[..., Any]
     meaning_of_weights: tuple[str, ...] = ()
 
-    def warnings(self, config: StepSettings) -> Sequence[str]:
+    def warnings(self, config: Any) -> Sequence[str]:
         """Return warnings about settings that train badly."""
-        return config.warnings()
+        return config.warnings() if isinstance(config, StepSettings) else ()
 
 
 _PARTS = ("headline", "shown", "meaning_of_weights", "alarms", "task", "evaluator", "warnings")

@@ -30,7 +30,8 @@ from common.files.by_content import plan_file
 from common.files.layout import schema_of, writer_options
 from common.files.parquet.footer import DamagedFooter, footer_digest
 from common.process import PARENT_VARIABLE, end_with_parent
-from workloads.base.dataset import Written, file_progress
+from common.slow_progress import SlowProgress
+from workloads.base.dataset import Written
 from workloads.direction.columns import DIRECTION
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import (
@@ -187,7 +188,7 @@ def run_seeds(files: Sequence[Path], out: Path, geometry_file: Path | None, proc
     processes = min(processes, len(waiting))
     torch.set_num_threads(1)
     total = Written()
-    with file_progress("seeds", num_events, len(waiting)) as on_file:
+    with SlowProgress("fitting: events", num_events) as progress:
         results = _in_processes(waiting, processes) if processes > 1 else (partial(write_fits, job) for job in waiting)
         for result in results:
             try:
@@ -196,7 +197,7 @@ def run_seeds(files: Sequence[Path], out: Path, geometry_file: Path | None, proc
                 report(error)
             else:
                 total += written
-                on_file(written)
+                progress.advance(written.num_events)
     if bad:
         raise BadInputError(f"{len(bad)} of {len(jobs)} files were not done; the first: {bad[0]}")
     rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)

@@ -35,7 +35,6 @@ from common.files.rows import RaggedRows, offsets_of
 from common.options import OutputPath
 from common.unit_arrays import Array
 from workloads.base.dataset import (
-    OnFile,
     Written,
     check_request,
     prepare_folder,
@@ -516,15 +515,15 @@ def write_sample(folder: Path, events: int, seed: int) -> None:
     write_fits(FitsJob(path, path, plan.geometry))
 
 
-def write_dataset(out: Path, plan: EventsPlan, *, overwrite: bool = False, on_file: OnFile | None = None) -> Written:
-    """Write all files; ``on_file`` gets the numbers of each once it is complete.
+def write_dataset(out: Path, plan: EventsPlan, *, overwrite: bool = False) -> Written:
+    """Write all files.
 
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
     writer, which are removed first.
     """
     prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, content="simulated neutrino events")
     write_geometry(out / GEOMETRY_FILE, plan.geometry)
-    return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index), on_file)
+    return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index))
 
 
 def file_name(file_index: int) -> str:
@@ -572,10 +571,9 @@ def simulate_dataset(
     cascades: int = 0,
     array: str = "icecube",
     force: bool = False,
-    on_file: OnFile | None = None,
 ) -> Written:
     """Write neutrino events to the folder ``out``, with ``cascades`` added. Raises BadInputError."""
-    return write_dataset(out, EventsPlan(events, files, seed, cascades, array), overwrite=force, on_file=on_file)
+    return write_dataset(out, EventsPlan(events, files, seed, cascades, array), overwrite=force)
 
 
 @click.command(name="simulate")
@@ -606,11 +604,4 @@ def simulate(out: Path, **options: Any) -> None:
     Example:
       icestream simulate demo --workload direction --events 24000 --cascades 12000 --files 12 --seed 1
     """
-    num_events = options["events"] + options["cascades"]
-    simulate_shown(
-        out,
-        "pulses",
-        num_events,
-        options["files"],
-        lambda on_file: simulate_dataset(out, **options, on_file=on_file),
-    )
+    simulate_shown(out, "pulses", lambda: simulate_dataset(out, **options))

@@ -33,11 +33,7 @@ Exit codes: 0 all thresholds are kept, 3 some are missed, 2 an error that you ca
     help="The files were written by `icestream simulate --preset` of that name: floors are then found with real events "
     "drawn once more for the same primaries. Without: between disjoint showers.",
 )
-@click.option(
-    "--simulate",
-    type=click.Choice(list(PRESETS)),
-    help="Draw the real events, too; no files are read.",
-)
+@click.option("--simulate", type=click.Choice(list(PRESETS)), help="Draw the real events, too; no files are read.")
 @click.option(
     "--weights",
     metavar="COLUMN",

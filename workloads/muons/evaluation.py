@@ -19,7 +19,6 @@ from common.errors import BadInputError
 from common.files.local import file_kind
 from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
-from common.text import TENSORBOARD_FOLDER
 from common.unit_arrays import Array
 from workloads.base.checkpoint import run_dir_of
 from workloads.base.interface import FileEvents, Front
@@ -207,7 +206,12 @@ def drawn_again(
         drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
         pieces.append((events, drawn.counts_E, drawn.muons_P3))
     for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
-        pieces.append((events, *_showers(primary_E4, events, shower_of_E[events], first_S, config, rng)))
+        depths_m, depth_of = np.unique(np.round(primary_E4[events, 3], _CENTIMETRES), return_inverse=True)
+        showers, place_of = np.unique(shower_of_E[events], return_inverse=True)
+        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[showers]], config)
+        drawn = simulate_showers(primaries, depths_m, config, rng)  # each shower once, for all of its depths
+        rows = place_of.reshape(-1) * len(depths_m) + depth_of.reshape(-1)
+        pieces.append((events, drawn.counts_E[rows], _rows(drawn.counts_E, drawn.muons_P3, rows)))
     drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     rows = np.empty(len(primary_E4), np.int64)
     rows[drawn_E] = np.arange(len(primary_E4))
@@ -227,23 +231,6 @@ def _shower_groups(shower_of_E: np.ndarray, size_S: np.ndarray, depth_m_E: Float
         np.concatenate([order[starts[shower] : starts[shower + 1]] for shower in of_several[first : first + at_a_time]])
         for first in range(0, len(of_several), at_a_time)
     ]
-
-
-def _showers(
-    primary_E4: Float64,
-    events: np.ndarray,
-    shower_of: np.ndarray,
-    first_S: np.ndarray,
-    config: SimulatorConfig,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts and muons of these rows, each shower drawn once for all of its depths."""
-    depths_m, depth_of = np.unique(np.round(primary_E4[events, 3], _CENTIMETRES), return_inverse=True)
-    showers, place_of = np.unique(shower_of, return_inverse=True)
-    primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[showers]], config)
-    drawn = simulate_showers(primaries, depths_m, config, rng)
-    rows = place_of.reshape(-1) * len(depths_m) + depth_of.reshape(-1)
-    return drawn.counts_E[rows], _rows(drawn.counts_E, drawn.muons_P3, rows)
 
 
 def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -278,14 +265,12 @@ def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
 _PIT_EVENTS_AT_A_TIME = 16_384
 
 
-def generated_events(
-    generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int
-) -> tuple[BundleArrays, int]:
-    """Return events, one for each primary (with vertical depth), and how many were cut down to ``max_count`` muons."""
+def generated_events(generator: MuonGenerator, primary_E4: Float64, seed: int) -> tuple[BundleArrays, int]:
+    """Return events, one for each primary (with vertical depth), and how many were cut down to MAX_COUNT muons."""
     primaries = Primaries(np.zeros((len(primary_E4), 2), np.uint64), primary_E4.astype(np.float32))
     pieces = []
     with SlowProgress("generating: events", len(primary_E4)) as progress:
-        rule = CountRule("sampled", max_count=max_count)
+        rule = CountRule("sampled", max_count=MAX_COUNT)
         for piece in generate_events([primaries], generator, rule, "vertical", seed):
             pieces.append(piece)
             progress.advance(len(piece))
@@ -345,7 +330,7 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
     run_dir = run_dir_of(trained.run.path)
     courses = read_courses(run_dir) if run_dir else {}
     if not courses:
-        notes.append(f"no course of the training: {_why_no_course(run_dir)}")
+        notes.append("no course of the training: its run has no TensorBoard files, or was not validated yet")
     pairs = EventPairs(real, generated.finite()[0], pit_E, courses, wanted.seed)
     return Measured(
         report=replace(own, notes=tuple(notes)),
@@ -402,8 +387,8 @@ def _compared(
 
     ``floors``: those of the report on another model.
     """
-    generator, max_count = trained.generator, MAX_COUNT
-    generated, num_capped = generated_events(generator, real.primary_E4, max_count=max_count, seed=wanted.seed)
+    generator = trained.generator
+    generated, num_capped = generated_events(generator, real.primary_E4, wanted.seed)
     pit_E = pit(generator, real.primary_E4, real.bundles.counts_E, wanted.seed)
     settings = EvaluationSettings(wanted.bootstraps, wanted.c2st_epochs, wanted.seed)
     with SlowProgress(f"comparing {trained.run.model}", 100, to_text="{} %".format) as progress:
@@ -417,14 +402,6 @@ def _compared(
             progress=lambda part: progress.reach(int(100 * part), 100),
         )
     if num_capped:
-        note = f"{num_capped:,} generated events had more than {max_count:,} muons and were cut down to that"
+        note = f"{num_capped:,} generated events had more than {MAX_COUNT:,} muons and were cut down to that"
         report = replace(report, notes=(note, *report.notes))
     return report, generated, pit_E
-
-
-def _why_no_course(run_dir: Path | None) -> str:
-    if run_dir is None:
-        return "the checkpoint is in no run directory"
-    if not (run_dir / TENSORBOARD_FOLDER).is_dir():
-        return f"{run_dir} has no TensorBoard files"
-    return "its run has not reached trainer.validation.every steps"

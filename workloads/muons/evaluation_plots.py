@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,9 @@ from matplotlib.ticker import NullFormatter
 
 from common.text import TENSORBOARD_FOLDER
 from workloads.base.random_streams import numpy_stream
-from workloads.base.report.evaluation import BLACK, ORANGE, SERIES, Box, Gallery, grid
+from workloads.base.report.evaluation import BLACK as REAL
+from workloads.base.report.evaluation import ORANGE as GENERATED
+from workloads.base.report.evaluation import SERIES, Box, Gallery, grid
 from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64, Int64, Sample
 from workloads.muons.metrics.distances import pair_distances
 from workloads.muons.purposes import MuonPurpose
@@ -96,14 +99,6 @@ _MOST_MASSES = 6
 
 
 @dataclass(frozen=True)
-class TrainingCurve:
-    """Values of one scalar over the steps of a training."""
-
-    steps: Float64
-    values: Float64
-
-
-@dataclass(frozen=True)
 class EventPairs:
     """Real and generated events, and what else is drawn; event i of both has primary i."""
 
@@ -111,8 +106,8 @@ class EventPairs:
     generated: BundleArrays
     pit_E: Float64
     """The model's probability of fewer muons than each real event has; see workloads.muons.evaluation.pit."""
-    courses: Mapping[str, TrainingCurve] = field(default_factory=dict)
-    """Scalars of the panel during the training, by tag."""
+    courses: Mapping[str, tuple[Float64, Float64]] = field(default_factory=dict)
+    """Scalars of the panel during the training, by tag: steps and values."""
     seed: int = 0
 
     @property
@@ -163,8 +158,6 @@ def _equal_groups(values: Float64, number: int) -> list[tuple[float, float, Int6
     return [(edges[i], edges[i + 1], np.flatnonzero(index_E == i)) for i in range(len(edges) - 1)]
 
 
-REAL = BLACK
-GENERATED = ORANGE
 _UPPER_PART = 0.75
 _WELL_KNOWN = 0.5
 """Relative width of a ratio's band up to which the axis must show it."""
@@ -294,9 +287,7 @@ GALLERY = Gallery[EventPairs]()
 
 
 @GALLERY.picture(
-    "counts",
-    "Number of muons",
-    "Probability of N muons in an event. Events without muons stand in the legend.",
+    "counts", "Number of muons", "Probability of N muons in an event. Events without muons stand in the legend."
 )
 def counts(events: EventPairs) -> Figure:
     figure, places = panels(1, width=7.0)
@@ -330,17 +321,8 @@ def _counts(place: PanelAxes, events: EventPairs, chosen: Int64, title: str) -> 
         densities.append(ratio(events.groups.histogram(counts_C, edges, chosen), of_all) / np.diff(edges))
         empty = ratio(events.groups.sums(np.where(counts_C == 0, 0, -1), 1, chosen), of_all)[0, 0]
         labels.append(f"{name}, P(N = 0) = {empty:.3f}")
-    compare(
-        place,
-        edges,
-        *densities,
-        x="number of muons N",
-        y="probability P(N)",
-        title=title,
-        labels=labels,
-        log=True,
-        log_x=True,
-    )
+    of_axes: dict[str, Any] = {"x": "number of muons N", "y": "probability P(N)", "log": True, "log_x": True}
+    compare(place, edges, *densities, title=title, labels=labels, **of_axes)
 
 
 def count_edges(most: int) -> Float64:
@@ -389,11 +371,7 @@ def _moment(events: EventPairs, side: BundleArrays, chosen: Int64, edges: Float6
     return np.sqrt(np.maximum(square - mean**2, 0.0))
 
 
-@GALLERY.picture(
-    "empty-by-depth",
-    "Events without muons",
-    "Fraction of the events that have no muon at their depth.",
-)
+@GALLERY.picture("empty-by-depth", "Events without muons", "Fraction of the events that have no muon at their depth.")
 def empty_by_depth(events: EventPairs) -> Figure:
     figure, (place,) = panels(1, width=7.0)
     depth_E = events.sample.primary_E4[:, 3]
@@ -410,11 +388,7 @@ def empty_by_depth(events: EventPairs) -> Figure:
     return figure
 
 
-@GALLERY.picture(
-    "energy",
-    "Muon energies",
-    "Spectrum of all muons at depth, E dN/dE.",
-)
+@GALLERY.picture("energy", "Muon energies", "Spectrum of all muons at depth, E dN/dE.")
 def spectrum(events: EventPairs) -> Figure:
     figure, (place,) = panels(1, width=7.0)
     edges = _decades(np.concatenate([side.energy_gev_P for side in events.sides]))
@@ -444,16 +418,12 @@ def bundle_energies(events: EventPairs) -> Figure:
 
 def _decades(energy_gev: Float64) -> Float64:
     """Return bins of equal width in lg E, without the outermost energies, too few for a distribution."""
-    if not len(energy_gev):
-        return np.array([1.0, 10.0])
-    low, high = np.log10(np.quantile(energy_gev, [1e-5, 1 - 1e-5]))
+    low, high = np.log10(_range(energy_gev, 1e-5))
     return 10 ** np.linspace(low, max(high, low + 0.1), max(int(_PER_DECADE * (high - low)), 2) + 1)
 
 
 @GALLERY.picture(
-    "radius",
-    "Distances to the shower axis",
-    "Muons per metre of distance, and per area in the plane across the axis.",
+    "radius", "Distances to the shower axis", "Muons per metre of distance, and per area in the plane across the axis."
 )
 def radii(events: EventPairs) -> Figure:
     figure, (linear, density) = panels(2, width=6.2)
@@ -463,7 +433,7 @@ def radii(events: EventPairs) -> Figure:
     edges = np.linspace(0.0, _far(all_P), _BINS + 1)
     both = events.densities(muons, edges, np.diff(edges))
     compare(linear, edges, *both, x=x, y="dN/dr per event / m⁻¹", log=True)
-    edges = np.geomspace(max(np.quantile(all_P, 0.001) if len(all_P) else 0.1, 1e-2), _far(all_P), _BINS + 1)
+    edges = np.geomspace(max(_range(all_P, 0.001)[0], 1e-2), _far(all_P), _BINS + 1)
     both = events.densities(muons, edges, np.diff(edges**2))
     compare(density, edges, *both, x=x, y="dN/dr² per event / m⁻²", log=True, log_x=True)
     return figure
@@ -482,7 +452,8 @@ def radius_and_energy(events: EventPairs) -> Figure:
         (of_radius, energies, distances, "muon energy at depth E / GeV", "mean distance to the axis ⟨r⟩ / m", False),
         (of_energy, distances, energies, "distance to the axis r / m", "mean muon energy ⟨E⟩ / GeV", True),
     ):
-        edges = np.geomspace(*_inner(np.concatenate(at)), 21)
+        low, high = _range(np.concatenate(at), 0.001)
+        edges = np.geomspace(max(low, 1e-3), max(high, 1.01 * low, 1.01e-3), 21)
         real, generated = (
             events.groups.means(bins_of(at_P, edges), len(edges) - 1, side.event_P, values_P)
             for side, at_P, values_P in zip(events.sides, at, values, strict=True)
@@ -520,13 +491,10 @@ def _far(metres: Float64) -> float:
     return float(np.quantile(metres, _MOST_SHOWN)) if len(metres) else 1.0
 
 
-def _inner(values: Float64) -> tuple[float, float]:
-    """Return the range of the values without the outermost thousandth on each side."""
-    if not len(values):
-        return 1.0, 10.0
-    low, high = np.quantile(values, [0.001, 0.999])
-    low = max(float(low), 1e-3)
-    return low, max(float(high), 1.01 * low)
+def _range(values: Float64, left_out: float) -> tuple[float, float]:
+    """Return the range of the values without a share of them on each side; of none 0.1 to 1."""
+    low, high = np.quantile(values, [left_out, 1 - left_out]) if len(values) else (0.1, 1.0)
+    return float(low), float(high)
 
 
 @GALLERY.picture(
@@ -536,8 +504,11 @@ def _inner(values: Float64) -> tuple[float, float]:
 )
 def energy_and_radius(events: EventPairs) -> Figure:
     x_edges, y_edges = (
-        _plane_edges(np.concatenate([side.features[name].values for side in events.sides]))
-        for name in ("log10_energy", "log10_radius")
+        np.linspace(low, max(high, low + 0.1), _BINS + 1)
+        for low, high in (
+            _range(np.concatenate([side.features[name].values for side in events.sides]), 0.0005)
+            for name in ("log10_energy", "log10_radius")
+        )
     )
     real, generated = (_density(events, side, x_edges, y_edges) for side in events.sides)
     figure, _ = grid(1, 1, width=16.6, height=4.9)
@@ -572,11 +543,6 @@ def _density(events: EventPairs, side: BundleArrays, x_edges: Float64, y_edges: 
     return density
 
 
-def _plane_edges(values: Float64) -> Float64:
-    low, high = np.quantile(values, [0.0005, 0.9995]) if len(values) else (0.0, 1.0)
-    return np.linspace(low, max(high, low + 0.1), _BINS + 1)
-
-
 @GALLERY.picture(
     "reliability",
     "Reliability of the count model",
@@ -605,7 +571,7 @@ def reliability(events: EventPairs) -> Figure:
     return figure
 
 
-def read_courses(run_dir: Path) -> dict[str, TrainingCurve]:
+def read_courses(run_dir: Path) -> dict[str, tuple[Float64, Float64]]:
     """Return scalars of the panel by tag, from all sessions of a run's TensorBoard files; empty if it has none."""
     folder = run_dir / TENSORBOARD_FOLDER
     if not folder.is_dir():
@@ -622,7 +588,7 @@ def read_courses(run_dir: Path) -> dict[str, TrainingCurve]:
             if tag.startswith("panel/"):
                 courses.setdefault(tag, {}).update({event.step: event.value for event in events.Scalars(tag)})
     return {
-        tag: TrainingCurve(np.array(sorted(values), np.float64), np.array([values[step] for step in sorted(values)]))
+        tag: (np.array(sorted(values), np.float64), np.array([values[step] for step in sorted(values)]))
         for tag, values in courses.items()
     }
 
@@ -639,10 +605,9 @@ def distances_by_step(events: EventPairs) -> Figure | None:
     figure, cells = grid(_COURSE_COLUMNS, -(-len(shown) // _COURSE_COLUMNS), width=4.0, height=3.4)
     for tag, cell in zip(shown, cells, strict=False):
         axes = cell.inside().axes(figure)
-        course = courses[tag]
-        axes.plot(course.steps, course.values, color=GENERATED, marker="o", markersize=3.5, label="generated")
+        axes.plot(*courses[tag], color=GENERATED, marker="o", markersize=3.5, label="generated")
         if (floor := courses.get(f"{tag}_floor")) is not None:
-            axes.plot(floor.steps, floor.values, color="0.3", linestyle=":", label="real against real")
+            axes.plot(*floor, color="0.3", linestyle=":", label="real against real")
         axes.margins(y=0.1)
         axes.set(ylim=(0, None), title=tag.removeprefix("panel/"), xlabel="step")
         axes.ticklabel_format(axis="x", style="plain")

@@ -19,13 +19,12 @@ from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
 from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import SourceConfig
@@ -46,12 +45,11 @@ from workloads.muons.models.config import MAX_COUNT, LikelihoodConfig, WganConfi
 from workloads.muons.models.likelihood_densities import LikelihoodSampler
 from workloads.muons.models.wgan_networks import WganSampler
 from workloads.muons.primaries import (
-    FilePrimaries,
     Float32,
     Int64,
     Primaries,
     UInt64,
-    WantedCounts,
+    file_primaries,
     primaries_of_table,
     simulated_primaries,
     vertical,
@@ -62,23 +60,8 @@ if TYPE_CHECKING:
     import awkward
 
 
-class MuonGenerator(Protocol):
-    """Trained model. All random numbers come from ``random``, a generator on ``device``."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the computation."""
-
-    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
-        """Numbers of muons. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m (vertical)] -> (E,) int64, unbounded."""
-
-    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m]."""
-
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
-        """P(N < n) and P(N <= n) of the model for each event's n, each (E,) float64."""
-
-
+MuonGenerator = WganSampler | LikelihoodSampler
+"""Trained model. All random numbers come from ``random``, a generator on its ``device``."""
 SAMPLERS: dict[str, tuple[type[Any], Callable[[Any, dict[str, Any], torch.device], MuonGenerator]]] = {
     "wgan": (WganConfig, WganSampler.from_state),
     "likelihood": (LikelihoodConfig, LikelihoodSampler.from_state),
@@ -380,43 +363,38 @@ def run_generate(
 ) -> str:
     """Write bundles, and return one line about them. The options are those of the command. Raises BadInputError."""
     _check_options(inputs, preset_name, events, counts, counts_column)
-    kind, constant = parse_counts(counts)
+    rule = count_rule(counts, max_count)
     if threads is not None:
         torch.set_num_threads(threads)
     trained = load_trained(checkpoint, device_named(device))
     run = trained.run
     settings = front.file_settings(inputs, toml=toml, assignments=assignments)
     source = merged_source(settings.source, run.source, depth_kind)
-    most = MAX_COUNT if max_count is None else max_count
     provenance = {"model": run.model, "step": run.step, "events_trained": run.events_trained}
-    provenance |= {"counts": counts, "max_count": most, "depth_kind": source.depth_kind, "seed": seed}
+    provenance |= {"counts": counts, "max_count": rule.max_count, "depth_kind": source.depth_kind, "seed": seed}
     replaced = replaceable(out, force=force)
-    num_events = num_muons = num_capped = 0
+    totals = np.zeros(3, np.int64)
     started_s = time.perf_counter()
     with ExitStack() as stack:
         progress = stack.enter_context(SlowProgress("events generated", events or 0))
         if preset_name is not None:
             assert events is not None
-            primaries, files = simulated_primaries(preset_name, events, source.depth_kind, seed), None
+            primaries, total = simulated_primaries(preset_name, events, source.depth_kind, seed), events
         else:
-            wanted = WantedCounts(counts_column) if kind == "column" else None
             remotes = stack.enter_context(Remotes(settings.access))
-            files = FilePrimaries(replace(settings, source=source), remotes, wanted, out)
-            primaries = files.primaries()
-        rule = CountRule(kind, constant, most)
+            settings = replace(settings, source=source)
+            primaries, total = file_primaries(settings, remotes, counts_column if rule.kind == "column" else None, out)
 
         def counted() -> Iterator[MuonBundles]:
-            nonlocal num_events, num_muons, num_capped
             for bundles in generate_events(primaries, trained.generator, rule, source.depth_kind, seed):
                 yield bundles
-                num_events += len(bundles)
-                num_muons += len(bundles.muons)
-                num_capped += bundles.num_capped
-                progress.reach(num_events, files.num_rows if files is not None else events or 0)
+                totals[:] += len(bundles), len(bundles.muons), bundles.num_capped
+                progress.reach(int(totals[0]), total)
 
         paths = write_bundles(counted(), out, rows_per_file=rows_per_file, replaced=replaced, provenance=provenance)
+    num_events, num_muons, num_capped = totals.tolist()
     rate = num_events / max(time.perf_counter() - started_s, 1e-9)
-    capped = f"{num_capped:,} capped at {most:,} muons" if num_capped else "none capped"
+    capped = f"{num_capped:,} capped at {rule.max_count:,} muons" if num_capped else "none capped"
     return (
         f"{out}: {num_events:,} events, {num_muons:,} muons, {capped}, "
         f"{len(paths)} file{'s' * (len(paths) != 1)}, {rate:,.0f} events/s "
@@ -424,15 +402,14 @@ def run_generate(
     )
 
 
-def parse_counts(text: str) -> tuple[Counts, int]:
-    """Parsed option `--counts`: ``constant:7`` -> ("constant", 7). Raises BadInputError."""
-    if text == "sampled":
-        return "sampled", 0
-    if text == "column":
-        return "column", 0
+def count_rule(text: str, max_count: int | None) -> CountRule:
+    """Rule of the option `--counts`: ``sampled``, ``column`` or ``constant:7``. Raises BadInputError."""
+    most = MAX_COUNT if max_count is None else max_count
+    if text in ("sampled", "column"):
+        return CountRule(text, max_count=most)  # type: ignore[arg-type]
     kind, _, number = text.partition(":")
     if kind == "constant" and number.isdecimal() and int(number) <= _LARGEST_CONSTANT:
-        return "constant", int(number)
+        return CountRule("constant", int(number), most)
     raise BadInputError(
         f"--counts {text}: expected sampled, column, or constant:N with a whole number N of at most"
         f" {_LARGEST_CONSTANT:,}"
@@ -494,35 +471,26 @@ class TrainedMuons(TrainedModel):
         """
         if isinstance(primaries, Iterator):
             primaries = [*primaries]
-        kind, constant = parse_counts(counts if isinstance(counts, str) else f"constant:{counts}")
+        rule = count_rule(counts if isinstance(counts, str) else f"constant:{counts}", max_count)
         if depth_kind not in (None, "vertical", "slant"):
             raise BadInputError(f"depth_kind = {depth_kind!r}: use 'vertical' or 'slant'")
         checked_seed(seed)
-        if (max_count or 0) < 0:
+        if rule.max_count < 0:
             raise BadInputError(f"max_count = {max_count}: must not be negative")
-        most = MAX_COUNT if max_count is None else max_count
-        wanted = WantedCounts() if kind == "column" else None
-        with ExitStack() as stack:
-            rows, source = self._rows(primaries, wanted, depth_kind, stack)
-            rule = CountRule(kind, constant, most)
-            return MuonBundles.joined(
-                list(generate_events(rows, self._trained.generator, rule, source.depth_kind, seed))
-            )
-
-    def _rows(
-        self, primaries: Any, wanted: WantedCounts | None, depth_kind: str | None, stack: ExitStack
-    ) -> tuple[Iterator[Primaries], SourceConfig]:
-        """Rows of the primaries, and the settings by which they are read."""
+        counts_column = "" if rule.kind == "column" else None
         inputs = _inputs(primaries)
         settings = self._front.file_settings(inputs or (), toml=None, assignments=())
         source = merged_source(settings.source, self.run.source, depth_kind)
-        if inputs is not None:
-            remotes = stack.enter_context(Remotes(settings.access))
-            return FilePrimaries(replace(settings, source=source), remotes, wanted).primaries(), source
-        is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
-        # Only a table may be laid out as the run's files: arrays have the columns of the documentation.
-        schema = MUONS.stored_as(source) if is_table else MUONS
-        return primaries_of_table(_table(primaries), "primaries", schema, wanted), source
+        with Remotes(settings.access) as remotes:
+            if inputs is not None:
+                rows, _ = file_primaries(replace(settings, source=source), remotes, counts_column)
+            else:
+                # Only a table may be laid out as the run's files: arrays have the columns of the documentation.
+                is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
+                schema = MUONS.stored_as(source) if is_table else MUONS
+                rows = primaries_of_table(_table(primaries), "primaries", schema, counts_column)
+            pieces = generate_events(rows, self._trained.generator, rule, source.depth_kind, seed)
+            return MuonBundles.joined(list(pieces))
 
 
 def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedMuons:
@@ -532,9 +500,8 @@ def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torc
 
 def _inputs(primaries: Any) -> tuple[str, ...] | None:
     """Absolute inputs if ``primaries`` names files, else None."""
-    if isinstance(primaries, str | os.PathLike):
-        return given_inputs(primaries, "primaries")
-    if isinstance(primaries, Sequence) and primaries and all(isinstance(one, str | os.PathLike) for one in primaries):
+    several = [primaries] if isinstance(primaries, str | os.PathLike) else primaries
+    if isinstance(several, Sequence) and several and all(isinstance(one, str | os.PathLike) for one in several):
         return given_inputs(primaries, "primaries")
     return None
 

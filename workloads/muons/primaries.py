@@ -21,12 +21,7 @@ from common.errors import BadInputError
 from common.files.by_content import plan_file, rows_of
 from common.files.inputs import expand, local_file, local_path
 from common.files.local import file_kind
-from common.files.parquet.columns import (
-    is_list,
-    list_lengths,
-    matrix,
-    null_mask,
-)
+from common.files.parquet.columns import is_list, list_lengths, matrix, null_mask
 from common.files.parquet.footer import fields_problem
 from common.files.remotes import Remotes
 from common.files.rows import BadList, BadNumber, BadRowsError, RaggedRows, checked
@@ -78,13 +73,6 @@ class Primaries:
         )
 
 
-@dataclass(frozen=True)
-class WantedCounts:
-    """Request to read numbers of muons too. ``column``: their column; empty: the first of COUNT_COLUMNS."""
-
-    column: str = ""
-
-
 def vertical(primary_E4: Float32, depth_kind: str) -> Float32:
     """Primaries with vertical depths, as models read them."""
     if depth_kind == "vertical":
@@ -94,27 +82,22 @@ def vertical(primary_E4: Float32, depth_kind: str) -> Float32:
     return np.stack([energy_E, zenith_E, mass_E, depth_E], 1).astype(np.float32)
 
 
-def num_rows(path: Path, name: str) -> int:
-    """Number of rows of a Parquet file; 0 if not known from a footer. Raises BadInputError."""
-    with _told_of(name):
-        return int(pq.read_metadata(path).num_rows) if file_kind(path) == "Parquet" else 0
-
-
 def read_primaries(
-    path: Path, name: str, number: int, workload: EventSchema, wanted: WantedCounts | None
+    path: Path, name: str, number: int, workload: EventSchema, counts_column: str | None
 ) -> Iterator[Primaries]:
     """All rows of a local file, in order.
 
-    ``number`` is its position among the files: the first id of its rows if it has no ids. Raises BadInputError that
-    names file (as ``name``), row and the expected value.
+    ``number`` is its position among the files: the first id of its rows if it has no ids. ``counts_column``: column of
+    the numbers of muons; empty: the first of COUNT_COLUMNS; None: they are not read. Raises BadInputError that names
+    file (as ``name``), row and the expected value.
     """
     with _told_of(name):
         if file_kind(path) != "Parquet":
-            if wanted is not None and wanted.column not in ("", "muons"):
-                raise BadInputError(f"an HDF5 file has no column {wanted.column!r}; its counts are those of its muons")
+            if counts_column not in (None, "", "muons"):
+                raise BadInputError(f"an HDF5 file has no column {counts_column!r}; its counts are those of its muons")
             yield from _whole_events(path, name, workload)
             return
-        table = _Table.of(pq.read_schema(path), workload, wanted)
+        table = _Table.of(pq.read_schema(path), workload, counts_column)
         if table.count == "muons":
             yield from _whole_events(path, name, workload)
             return
@@ -126,14 +109,14 @@ def read_primaries(
 
 
 def primaries_of_table(
-    rows: pa.Table, name: str, workload: EventSchema, wanted: WantedCounts | None
+    rows: pa.Table, name: str, workload: EventSchema, counts_column: str | None
 ) -> Iterator[Primaries]:
     """Rows of a table in memory, in order; ids without columns of them: (0, row). Raises BadInputError.
 
-    ``name``: of the table, in error messages.
+    ``name``: of the table, in error messages. ``counts_column``: see read_primaries.
     """
     with _told_of(name):
-        table = _Table.of(rows.schema, workload, wanted)
+        table = _Table.of(rows.schema, workload, counts_column)
         first_row = 0
         for batch in rows.select(list(dict.fromkeys(table.columns))).to_batches(_BATCH_ROWS):
             yield table.read(batch, first_row, 0, workload)
@@ -182,7 +165,7 @@ class _Table:
     columns: list[str]
 
     @classmethod
-    def of(cls, schema: pa.Schema, workload: EventSchema, wanted: WantedCounts | None) -> _Table:
+    def of(cls, schema: pa.Schema, workload: EventSchema, counts_column: str | None) -> _Table:
         sources = [one for one in workload.source_columns if one.into == "primary"]
         source, fields = sources[0], workload.column("primary").fields
         names = set(schema.names)
@@ -200,7 +183,7 @@ class _Table:
             )
         ids = tuple(column.name for column in workload.source_columns if column.into == workload.identity)
         ids = ids if names.issuperset(ids) else ()
-        count = "" if wanted is None else _count_column(schema, wanted)
+        count = "" if counts_column is None else _count_column(schema, counts_column)
         numbers = list(flat) if is_flat else [source.name]
         return cls(source, flat if is_flat else (), ids, count, [*ids, *numbers, *([count] if count else [])])
 
@@ -242,8 +225,8 @@ class _Table:
         return values.astype(np.float32, copy=False)
 
 
-def _count_column(schema: pa.Schema, wanted: WantedCounts) -> str:
-    candidates = (wanted.column,) if wanted.column else COUNT_COLUMNS
+def _count_column(schema: pa.Schema, wanted: str) -> str:
+    candidates = (wanted,) if wanted else COUNT_COLUMNS
     for name in candidates:
         if name in schema.names:
             return name
@@ -297,31 +280,29 @@ def _no_null(column: pa.Array, name: str, first_row: int) -> None:
         raise BadInputError(f"column {name!r}, row {first_row + int(np.argmax(null))}: the value is null")
 
 
-class FilePrimaries:
-    """Rows of all inputs. Their number is known once the last file was opened."""
+def file_primaries(
+    settings: FileSettings, remotes: Remotes, counts_column: str | None, out: Path | None = None
+) -> tuple[Iterator[Primaries], int]:
+    """Rows of all inputs in order, and their number in local files, as far as footers contain it. Raises BadInputError.
 
-    def __init__(
-        self, settings: FileSettings, remotes: Remotes, wanted: WantedCounts | None, out: Path | None = None
-    ) -> None:
-        """``out``: file or folder that will be written. Raises BadInputError if an input lies in it."""
-        self._workload = MUONS.stored_as(settings.source)
-        self._remotes = remotes
-        self._wanted = wanted
-        self._sources = expand(settings.inputs, remotes)
-        local = [path for source in self._sources if (path := local_path(source.url)) is not None]
-        for path in local if out else ():
-            assert out is not None
-            if out.resolve() in (path.resolve(), *path.resolve().parents):
-                raise BadInputError(f"{path} is what {out} would overwrite: choose another name")
-        self.num_rows = sum(num_rows(path, str(path)) for path in local)
-        """Number of rows in local files, as far as footers contain it."""
+    ``counts_column``: see read_primaries. ``out``: file or folder that will be written; no input may lie in it.
+    """
+    sources = expand(settings.inputs, remotes)
+    num_rows = 0
+    for path in filter(None, (local_path(source.url) for source in sources)):
+        if out is not None and out.resolve() in (path.resolve(), *path.resolve().parents):
+            raise BadInputError(f"{path} is what {out} would overwrite: choose another name")
+        with _told_of(str(path)):
+            num_rows += pq.read_metadata(path).num_rows if file_kind(path) == "Parquet" else 0
 
-    def primaries(self) -> Iterator[Primaries]:
-        """Rows of each file in order. Raises BadInputError."""
-        for number, source in enumerate(self._sources):
-            name = shown(source.url)
-            with local_file(source, self._remotes) as path:
-                yield from read_primaries(path, name, number, self._workload, self._wanted)
+    workload = MUONS.stored_as(settings.source)
+
+    def rows() -> Iterator[Primaries]:
+        for number, source in enumerate(sources):
+            with local_file(source, remotes) as path:
+                yield from read_primaries(path, shown(source.url), number, workload, counts_column)
+
+    return rows(), num_rows
 
 
 _SIMULATED_ROWS = 65_536

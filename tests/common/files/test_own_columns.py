@@ -23,7 +23,7 @@ from icestream.commands.inspect import describe
 from services.config.root import load_config
 from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
-from workloads.muons.primaries import WantedCounts, read_primaries
+from workloads.muons.primaries import read_primaries
 
 STREAM = StreamConfig(shuffle=False)
 FLAT: dict[str, Any] = {
@@ -179,6 +179,6 @@ def test_primaries_for_a_model_are_in_the_columns_that_its_run_was_trained_on(tm
     (found,) = read_primaries(path, "flat", 0, schema(FLAT), None)
     np.testing.assert_array_equal(found.primary_E4, [event.primary for event in events])
     assert found.ids_E2.tolist() == [[event.major, event.minor] for event in events]
-    (counted,) = read_primaries(path, "flat", 0, schema(FLAT), WantedCounts("mu_e"))
+    (counted,) = read_primaries(path, "flat", 0, schema(FLAT), "mu_e")
     assert counted.counts_E is not None
     assert counted.counts_E.tolist() == [1, 2, 3]

@@ -65,7 +65,7 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
     task = make_wgan()
     task.step(toy_batch())
     batch = toy_batch(seed=1)
-    score = task.networks._raw_scores  # what a step calls: perhaps compiled
+    score = task.networks.raw_scores  # what a step calls: perhaps compiled
 
     def with_sync(*arguments: Any) -> Tensor:
         scores: Tensor = score(*arguments)
@@ -75,7 +75,7 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
             scores.register_hook(lambda gradient: gradient * gradient.sum().item())
         return scores
 
-    monkeypatch.setattr(task.networks, "_raw_scores", with_sync)
+    monkeypatch.setattr(task.networks, "raw_scores", with_sync)
     with pytest.raises(HostSync, match=r"test_host_syncs\.py.*item"), no_host_sync():
         task.step(batch)
 

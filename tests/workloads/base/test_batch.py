@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from line_task import points
 
-from workloads.base.batch import Batch, Microbatch
+from workloads.base.batch import Microbatch
 
 
 def microbatch(counts: list[int]) -> Microbatch:
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.tensor(counts, dtype=torch.int64).cumsum(0)])
-    return Microbatch(
-        epoch=1,
-        unit=2,
-        index=3,
-        offsets_E1=offsets,
-        host_offsets_E1=offsets.numpy(),
-        event_columns={"event": torch.arange(float(len(counts))).unsqueeze(1)},
-        particle_columns={"particle": torch.arange(float(sum(counts))).unsqueeze(1)},
-        num_events=len(counts),
-        num_particles=sum(counts),
-    )
+    event_E1, particle_P1 = (torch.arange(float(number)).unsqueeze(1) for number in (len(counts), sum(counts)))
+    return replace(points(*counts), event_columns={"event": event_E1}, particle_columns={"particle": particle_P1})
 
 
 def particles(part: Microbatch) -> list[list[float]]:
@@ -54,10 +46,3 @@ def test_chunks_are_whole_events_in_order_within_the_limit(counts: list[int], li
 @pytest.mark.parametrize(("counts", "halves"), [([3, 3, 3, 3], [6, 6]), ([9, 1], [9, 1]), ([1, 9], [1, 9]), ([4], [4])])
 def test_halves_have_about_half_of_the_particles_each(counts: list[int], halves: list[int]) -> None:
     assert [half.num_particles for half in microbatch(counts).halves()] == halves
-
-
-def test_totals_of_a_batch_count_the_other_ranks_too() -> None:
-    batch = Batch((microbatch([1, 2]), microbatch([3])), events_elsewhere=10, particles_elsewhere=40)
-
-    assert (batch.num_events, batch.num_particles) == (3, 6)
-    assert (batch.total_events, batch.total_particles) == (13, 46)

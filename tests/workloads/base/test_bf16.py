@@ -38,20 +38,6 @@ def test_rows_are_bfloat16_and_numbers_for_a_loss_float32() -> None:
     torch.testing.assert_close(network(rows_RA), expected_RD, rtol=0.02, atol=0.01)
 
 
-def test_weights_and_their_gradients_stay_float32() -> None:
-    network = make_network()
-    names = set(network.state_dict())
-    RoundedWeights(network)
-
-    network(torch.randn(4, 3)).sum().backward()
-
-    assert set(network.state_dict()) == names
-    for parameter in network.parameters():
-        assert parameter.dtype == torch.float32
-        assert parameter.grad is not None
-        assert parameter.grad.dtype == torch.float32
-
-
 def test_weights_are_rounded_again_after_an_update_and_after_loading() -> None:
     network, rows_RA = make_network(), torch.randn(4, 3)
     first = copy.deepcopy(network.state_dict())

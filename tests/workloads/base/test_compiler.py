@@ -83,8 +83,7 @@ def test_a_cache_from_which_nothing_can_be_loaded_is_refused(
     folder = str(tmp_path / "noexec")
     monkeypatch.setenv(variable, folder)
     monkeypatch.setattr(
-        "workloads.base.compiler.os.statvfs",
-        lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC if path == folder else 0),
+        "workloads.base.compiler.os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC if path == folder else 0)
     )
     text = refusal(device)
     assert f"{folder} is mounted noexec" in text

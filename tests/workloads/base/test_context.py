@@ -1,42 +1,12 @@
-"""Seed, precision and sums over ranks, as every task gets them."""
+"""Noise of a step, as every task gets it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from line_task import points
-from torch import Tensor
 
-from workloads.base.context import Noise, StepContext
+from workloads.base.context import Noise
 from workloads.base.random_streams import SharedPurpose
-
-CPU = torch.device("cpu")
-
-
-def test_initial_weights_depend_on_the_seed_alone_and_the_caller_keeps_its_random_numbers() -> None:
-    def draw(seed: int) -> Tensor:
-        with StepContext(CPU, seed).initial_weights():
-            return torch.rand(3)
-
-    state = torch.get_rng_state()
-    first = draw(1)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.rand(5)
-    assert torch.equal(draw(1), first)
-    assert not torch.equal(draw(2), first)
-
-
-def test_a_total_is_summed_over_the_ranks() -> None:
-    def with_another_rank(tensors: Sequence[Tensor]) -> None:
-        for tensor in tensors:
-            tensor.add_(5)
-
-    assert StepContext(CPU, 1).total(3).item() == 3
-    total = StepContext(CPU, 1, sum_over_ranks=with_another_rank).total(3)
-    assert total.item() == 8
-    assert total.dtype == torch.float32
-
 
 CPU = torch.device("cpu")
 

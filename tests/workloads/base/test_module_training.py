@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from line_task import points
 from pydantic import field_validator, model_validator
 from torch import Tensor, nn
 
@@ -55,20 +57,8 @@ TRAINING = icestream.ModuleTraining(Line, LineSettings, alarms={"loss": 1e9})
 
 def batch(number: int = 6, first: int = 0) -> Batch:
     x = torch.arange(first, first + number, dtype=torch.float32)
-    offsets = torch.arange(number + 1)
-    point = torch.stack([x, 3 * x], 1)
-    one = Microbatch(
-        epoch=0,
-        unit=0,
-        index=0,
-        offsets_E1=offsets,
-        host_offsets_E1=offsets.numpy(),
-        event_columns={"point": point},
-        particle_columns={"hits": torch.zeros(number, 1)},
-        num_events=number,
-        num_particles=number,
-    )
-    return Batch((one,))
+    one_each = points(*[1] * number)
+    return Batch((replace(one_each, event_columns={"point": torch.stack([x, 3 * x], 1)}),))
 
 
 def task(**settings: Any) -> Any:

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workloads.base.segments import (
-    Segments,
-    pool,
-    pool_with_argmax,
-    segment_sum,
-    sort_within_events,
-    spread,
-    unpool,
-)
+from workloads.base.segments import Segments, pool, pool_with_argmax, segment_sum, sort_within_events, spread, unpool
 
 COUNTS = [0, 3, 1, 0, 4, 0]
 POOLS = ("mean", "sum", "max")
@@ -128,12 +120,6 @@ def test_of_equal_values_the_first_is_largest(segments: Segments) -> None:
 
     assert argmax_ED is not None
     assert argmax_ED[[1, 2, 4], 0].tolist() == [1, 3, 4]
-
-
-def test_segments_made_of_others_number_their_particles(segments: Segments) -> None:
-    assert segments.particles_P.tolist() == list(range(8))
-    assert segments.repeated(3).particles_P.tolist() == list(range(24))
-    assert segments.repeated(2).event_P.tolist() == [1, 1, 1, 2, 4, 4, 4, 4, 7, 7, 7, 8, 10, 10, 10, 10]
 
 
 @pytest.mark.parametrize("counts", [[], [0, 0], COUNTS])

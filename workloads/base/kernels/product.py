@@ -46,12 +46,7 @@ def _like_wide(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _rounded_product(
-    input_RA: Tensor,
-    weight_DA: Tensor,
-    bias_D: Tensor | None,
-    rounded_DA: Tensor,
-    added: Tensor | None,
-    wide: bool,
+    input_RA: Tensor, weight_DA: Tensor, bias_D: Tensor | None, rounded_DA: Tensor, added: Tensor | None, wide: bool
 ) -> Tensor:
     if wide:
         rows_RD: Tensor = WIDE_PRODUCT(input_RA, rounded_DA.t())

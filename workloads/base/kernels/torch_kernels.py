@@ -95,12 +95,7 @@ def unpool_by_reading(
 
 
 def _joined(
-    values_PD: Tensor,
-    largest_ED: Tensor | None,
-    counts_E: Tensor,
-    starts_E: Tensor,
-    particles_P: Tensor,
-    pools: str,
+    values_PD: Tensor, largest_ED: Tensor | None, counts_E: Tensor, starts_E: Tensor, particles_P: Tensor, pools: str
 ) -> Tensor:
     kinds, sum_ED, parts = pools.split("+"), None, []
     for kind in kinds:

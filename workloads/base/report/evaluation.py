@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from common.config import MOST_TRAINERS, StreamConfig
+from common.config import MOST_TRAINERS
 from common.paths import require_place
 from common.run_words import counted
 from common.schema import EventSchema
@@ -90,16 +90,11 @@ class Gallery(Generic[Shown]):
         with rc_context(STYLE), SlowProgress("drawing: plots", len(self._drawings)) as progress:
             for name, title, caption, draw in self._drawings:
                 if (figure := draw(shown)) is not None:
-                    pictures.append(Picture(name, title, caption, as_png(figure)))
+                    png = io.BytesIO()
+                    FigureCanvasAgg(figure).print_png(png)
+                    pictures.append(Picture(name, title, caption, png.getvalue()))
                 progress.advance(1)
         return pictures
-
-
-def as_png(figure: Figure) -> bytes:
-    """Return the figure as PNG bytes."""
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -267,9 +262,15 @@ def read_events(
 
     None of the runs should have been trained on them. Raises BadInputError that names the file.
     """
+    # Unlike in training, outliers stay in the sample: an event of a hundred thousand particles is part of the data.
+    stream = settings.stream.model_copy(
+        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
+        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"max_squared_particles": 0}
+    )
     return front.read_events(
         schema.stored_as(settings.source),
-        replace(settings, stream=evaluation_stream(settings.stream)),
+        replace(settings, stream=stream),
         events=wanted.events,
         seed=wanted.seed,
         trained_inputs=[text for run in runs for text in run.inputs],
@@ -284,18 +285,6 @@ def origin_of(settings: FileSettings, events: FileEvents, notes: Sequence[str], 
     for warning in warnings:
         say(f"WARNING: {warning}")
     return Origin(inputs, (f"{events.num_files} of {events.num_sources} files were read", *notes), warnings)
-
-
-def evaluation_stream(stream: StreamConfig) -> StreamConfig:
-    """Return stream settings of the run for a random sample, without the limit on the particles of an event.
-
-    Unlike in training, outliers stay in the sample: an event of a hundred thousand particles is part of the data.
-    """
-    return stream.model_copy(
-        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
-        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
-        | {"max_squared_particles": 0}
-    )
 
 
 def reading_warnings(events: FileEvents) -> tuple[str, ...]:

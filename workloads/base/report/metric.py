@@ -147,9 +147,7 @@ def with_error(value: float, error: float) -> str:
         return NOTHING
     if not (math.isfinite(error) and error > 0):
         return plain(value)
-    decimals = min(max(1 - math.floor(math.log10(error)), 0), 9)
-    if decimals > 6:
-        return f"{value:.3g} ± {error:.2g}"
+    decimals = max(1 - math.floor(math.log10(error)), 0)
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
@@ -222,7 +220,9 @@ def read_thresholds(path: Path, known: Collection[str]) -> dict[str, Threshold]:
 
 def _threshold(path: Path, name: str, value: object, known: Collection[str]) -> Threshold:
     if name not in known:
-        raise BadInputError(f"{path}: unknown metric {name!r}{_nearest(name, known)}")
+        close = [f"did you mean {one!r}?" for one in difflib.get_close_matches(name, known, n=1)]
+        hint = (*close, f"the report.json of an evaluation has all {len(known)} names")[0]
+        raise BadInputError(f"{path}: unknown metric {name!r}; {hint}")
     if _is_number(value):
         return Threshold(plain=float(value))  # type: ignore[arg-type]
     if isinstance(value, dict) and value and all(key in _KEYS and _is_number(limit) for key, limit in value.items()):
@@ -232,16 +232,6 @@ def _threshold(path: Path, name: str, value: object, known: Collection[str]) -> 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    words = set(name.split("_"))
-    close = difflib.get_close_matches(name, known, n=1)
-    if not close:  # else names that share a word with it
-        sharing = [other for other in known if words & set(other.split("_"))]
-        close = difflib.get_close_matches(name, sharing, 3, cutoff=0)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return f"; {hint or f'the report.json of an evaluation has all {len(known)} names'}"
 
 
 def missed(thresholds: Mapping[str, Threshold], metrics: Mapping[str, Metric]) -> dict[str, str]:

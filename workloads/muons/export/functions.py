@@ -75,11 +75,6 @@ def azimuth(*, used: bool) -> FunctionInput:
     return FunctionInput("azimuth", "particles", "uniform", 0, f" in [0, 1): azimuth in turns, drawn flat{unused}")
 
 
-GENERATOR_OUTPUTS = ("muons",)
-COUNTS_INPUTS = ("primary",)
-COUNTS_OUTPUTS = ("weights", "means", "shapes")
-
-
 class GeneratorFunction(nn.Module):
     """Function from primaries, counts and random numbers to muons; ``forward`` takes ``inputs`` in this order."""
 
@@ -121,6 +116,10 @@ class GeneratorFunction(nn.Module):
         radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
         angle_P = azimuth_P * (2 * math.pi)
         return torch.stack([energy_P, radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
+
+
+def _segments(counts_E: Tensor, event_P: Tensor) -> Segments:
+    return Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, torch.arange(event_P.shape[0]))
 
 
 class CountsFunction(nn.Module):
@@ -171,9 +170,8 @@ class WganFunction(GeneratorFunction):
         ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned x and y ignores it. ``event_P``:
         row of each particle's event, not decreasing.
         """
-        particles_P = torch.arange(event_P.shape[0])
-        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, particles_P)
-        return self._muons(self._features(primary_E4, segments, z_global_EZ, z_local_PZ), azimuth_P)
+        features_PF = self._features(primary_E4, _segments(counts_E, event_P), z_global_EZ, z_local_PZ)
+        return self._muons(features_PF, azimuth_P)
 
     def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """See GeneratorFunction."""
@@ -218,10 +216,9 @@ class LikelihoodFunction(GeneratorFunction):
         normal_PF: Tensor, azimuth_P: Tensor, event_P: Tensor,
     ) -> Tensor:  # fmt: skip
         """Muons. -> (P, 3) = [energy_gev, x_m, y_m]. See WganFunction."""
-        particles_P = torch.arange(event_P.shape[0])
-        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, particles_P)
         draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
-        features_PF = self.network.draw(known(self.standardise, primary_E4, counts_E), segments, draws)
+        known_EK = known(self.standardise, primary_E4, counts_E)
+        features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws)
         return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
 
     def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:

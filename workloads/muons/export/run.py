@@ -28,9 +28,6 @@ from workloads.base.random_streams import stream_seed
 from workloads.base.report.page import REPORT_JSON, default_output
 from workloads.muons.export import FORMATS, Format
 from workloads.muons.export.functions import (
-    COUNTS_INPUTS,
-    COUNTS_OUTPUTS,
-    GENERATOR_OUTPUTS,
     PRIMARY,
     CountsFunction,
     FunctionInput,
@@ -269,37 +266,25 @@ def as_markdown(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> str
 def of_another_model(card: Mapping[str, Any]) -> str:
     """Reason why the card's metrics belong to another model; empty if their report shows none."""
     found, training = card["evaluation"] or {}, card["training"]
-    model, step, digest = (found.get(key) for key in ("model", "step", "config_digest"))
-    if model not in (None, card["model"]):
-        return f"they are of a model of the kind {model}, and this one is of the kind {card['model']}"
-    if step not in (None, training["steps"]):
-        return f"they are of the weights at step {step}, and this model is of step {training['steps']}"
-    if digest not in (None, training["config_digest"]):
-        return "they are of a run with another configuration"
-    return ""
+    own = {"model": card["model"], "step": training["steps"], "config_digest": training["config_digest"]}
+    other = [f"{key} {found[key]} and not {value}" for key, value in own.items() if found.get(key) not in (None, value)]
+    return f"they are of {', '.join(other)}" if other else ""
 
 
 def _quality(card: Mapping[str, Any]) -> list[str]:
     if card["metrics"] is None:
         return ["It was not evaluated (`icestream evaluate`): nothing is known of its quality."]
-    columns = ("value", "error", "floor")
-    rows = [
-        f"| {name} | {' | '.join(_number(metric.get(column)) for column in columns)} |"
-        for name, metric in card["metrics"].items()
-    ]
+    rows = [[metric.get(column) for column in ("value", "error", "floor")] for metric in card["metrics"].values()]
+    texts = [" | ".join("" if number is None else f"{number:.4g}" for number in row) for row in rows]
     reason = of_another_model(card)
     return [
         "From `icestream evaluate`. The floor is the same number between real and independent real events.",
         *([f"**Not of this model**: {reason}."] if reason else []),
         "",
-        f"| metric | {' | '.join(columns)} |",
+        "| metric | value | error | floor |",
         "| --- | --- | --- | --- |",
-        *rows,
+        *(f"| {name} | {text} |" for name, text in zip(card["metrics"], texts, strict=True)),
     ]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 LARGEST_DIFFERENCE = 1e-4
@@ -413,13 +398,6 @@ def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
-def require(formats: Sequence[Format]) -> None:
-    """Check that the packages for ``formats`` are installed. Raises BadInputError."""
-    missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-    if "onnx" in formats and missing:
-        raise missing_extra("ONNX", "export", "use --format pt2")
-
-
 def write_program(
     module: nn.Module,
     example: tuple[Tensor, ...],
@@ -438,16 +416,12 @@ def write_program(
     if path.suffix == ".pt2":
         torch.export.save(torch.export.export(module, example, dynamic_shapes=shapes), path)
         return
-    with _quiet():
-        program: Any = torch.onnx.export(
-            module,
-            example,
-            dynamo=True,
-            dynamic_shapes=shapes,
-            input_names=list(inputs),
-            output_names=list(outputs),
-            verbose=False,
-        )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of torchvision
+    with warnings.catch_warnings():  # of torch's about its own use of what it deprecates
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        names: Any = {"input_names": list(inputs), "output_names": list(outputs)}
+        program: Any = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
         program.save(path, external_data=False)
 
 
@@ -471,21 +445,6 @@ def load_program(path: Path, inputs: Sequence[str]) -> Function:
         return [torch.from_numpy(array) for array in session.run(None, feed)]
 
     return run
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Context without torch's own warnings: about torchvision, and about its use of its deprecated functions."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 OWN_FILES = frozenset(
@@ -522,11 +481,11 @@ def export_functions(
     written = {}
     for suffix in wanted:
         path = folder / f"generator.{suffix}"
-        write_program(generator, example, rows, generator.names, GENERATOR_OUTPUTS, path)
+        write_program(generator, example, rows, generator.names, ("muons",), path)
         written[path.name] = _checked(path, generator_difference(load_program(path, generator.names), generator))
         path = folder / f"counts.{suffix}"
-        write_program(counts, example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
-        written[path.name] = _checked(path, counts_difference(load_program(path, COUNTS_INPUTS), counts))
+        write_program(counts, example[:1], ("events",), ("primary",), tuple(COUNT_OUTPUTS), path)
+        written[path.name] = _checked(path, counts_difference(load_program(path, ("primary",)), counts))
     return written
 
 
@@ -577,7 +536,8 @@ def run_export(
     checkpoint: Path, out: Path, wanted: tuple[Format, ...], report_path: Path | None, licence: str, *, force: bool
 ) -> Iterator[str]:
     """Lines about the written files; the options are the command's. Raises BadInputError."""
-    require(wanted)
+    if "onnx" in wanted and not all(map(importlib.util.find_spec, _ONNX_PACKAGES)):
+        raise missing_extra("ONNX", "export", "use --format pt2")
     trained = load_trained(checkpoint, torch.device("cpu"))
     functions = functions_of(trained)
     place = report_path or default_output(trained.run.path) / REPORT_JSON  # where `icestream evaluate` puts it
@@ -610,10 +570,8 @@ def read_report(path: Path, run: TrainedRun, *, must_exist: bool) -> dict[str, A
         raise BadInputError(f"{path}: not JSON ({error})") from None
     report = _own_part(report, run) if isinstance(report, dict) else {}
     metrics = report.get("metrics")
-    if not isinstance(metrics, dict):
-        raise BadInputError(f"{path}: not a report of icestream evaluate: it has no metrics")
-    if bad := [name for name, metric in metrics.items() if not _is_metric(metric)]:
-        raise BadInputError(f"{path}: not a report of icestream evaluate: {bad[0]!r} has no value, error and floor")
+    if not isinstance(metrics, dict) or not all(map(_is_metric, metrics.values())):
+        raise BadInputError(f"{path}: not a report of icestream evaluate: it has no metrics, or one without numbers")
     text: dict[str, Any] = json.loads(without_secrets(json.dumps(report, ensure_ascii=False)))
     return text
 

@@ -205,9 +205,6 @@ class WeightSets:
     bootstraps: int
     seed: int
 
-    def __len__(self) -> int:
-        return 1 + self.bootstraps
-
     def __iter__(self) -> Iterator[Float64]:
         """Yield sets of weights, (B, E) at a time, because all may not fit in memory."""
         yield self.weight_E[None]

@@ -87,11 +87,7 @@ class ConditionBins:
             np.searchsorted(edges, primary_E4[:, column], side="left") for column, edges in self._edges.items()
         )
         mass_E = np.searchsorted(self._masses, primary_E4[:, 2])
-        return {
-            "conditional": mass_E * 4 + energy_E,
-            "conditional_zenith": zenith_E,
-            "conditional_depth": depth_E,
-        }
+        return {"conditional": mass_E * 4 + energy_E, "conditional_zenith": zenith_E, "conditional_depth": depth_E}
 
 
 def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str, BinnedWasserstein]:
@@ -107,30 +103,15 @@ def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str
 
 def binned_distance(a: Sample, b: Sample, feature: str, bin_a_E: Int64, bin_b_E: Int64) -> BinnedWasserstein | None:
     """Return the mean distance over the bins with enough of both samples; None if there is no such bin."""
-    values_a, values_b, num_bins = _enough(_values(a, feature, bin_a_E), _values(b, feature, bin_b_E))
-    return BinnedWasserstein(values_a, values_b, num_bins) if num_bins else None
-
-
-def plain_distance(a: Sample, b: Sample, feature: str) -> BinnedWasserstein | None:
-    """Return the distance with all events in one bin; None if one sample has no value."""
-    values_a, values_b = (_values(one, feature, np.zeros(len(one), np.int64)) for one in (a, b))
-    return BinnedWasserstein(values_a, values_b) if len(values_a.values) and len(values_b.values) else None
-
-
-def _values(sample: Sample, feature: str, bin_E: Int64) -> Values:
-    return Values(*sample.bundles.features[feature], bin_E)
-
-
-def _enough(a: Values, b: Values) -> tuple[Values, Values, int]:
-    """Return the values with bins renumbered, without those of too few events or values, and the number of bins."""
-    size = int(max(a.bin_E.max(initial=-1), b.bin_E.max(initial=-1))) + 1
+    sides = [(one.bundles.features[feature], bin_E) for one, bin_E in ((a, bin_a_E), (b, bin_b_E))]
+    size = int(max(bin_E.max(initial=-1) for _, bin_E in sides)) + 1
     good = np.ones(size, np.bool_)
-    for one in (a, b):
-        good &= np.bincount(one.bin_E, minlength=size) >= MIN_EVENTS
-        good &= np.bincount(one.bin_E[one.event], minlength=size) >= MIN_VALUES
+    for of, bin_E in sides:
+        good &= np.bincount(bin_E, minlength=size) >= MIN_EVENTS
+        good &= np.bincount(bin_E[of.events], minlength=size) >= MIN_VALUES
     number = np.where(good, np.cumsum(good) - 1, -1)
-    a, b = (Values(one.values, one.event, number[one.bin_E]) for one in (a, b))
-    return a, b, int(good.sum())
+    values_a, values_b = (Values(*of, number[bin_E]) for of, bin_E in sides)
+    return BinnedWasserstein(values_a, values_b, int(good.sum())) if good.any() else None
 
 
 MAX_PAIRS = 50

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,7 @@ from workloads.muons.metrics.bundles import (
     BundleArrays,
     EvaluationSettings,
     Float64,
+    Int64,
     Sample,
     WeightSets,
     halves,
@@ -42,7 +43,6 @@ from workloads.muons.metrics.distances import (
     Values,
     conditional_distances,
     pair_distances,
-    plain_distance,
 )
 from workloads.muons.purposes import MuonPurpose
 
@@ -139,7 +139,7 @@ def evaluate(
     *,
     independent: Sequence[Callable[[], BundleArrays]] = (),
     floors: Mapping[str, Floor] | None = None,
-    pit_E: Float64 | None,
+    pit_E: Float64,
     settings: EvaluationSettings,
     progress: Progress,
 ) -> MetricReport:
@@ -150,26 +150,26 @@ def evaluate(
     generator is at the floor: see docs/reference/metrics.md.
     ``floors``: those of a report on another generator for the same real events and settings; None: they are measured.
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
-
-    Raises ValueError if lengths differ, weights are negative, or there are fewer than two showers.
+    Real events of positive weight must be of two showers at least.
     """
-    events = _selected(real, generated, independent, pit_E)
-    weights = WeightSets(events.real.weights_E, events.real.shower_E, settings.bootstraps, settings.seed)
-    paired = _paired(events.real, lambda: events.generated)
+    pit_E = pit_E[real.weights_E > 0]
+    real, of_model, redraws, notes = _selected(real, generated, independent)
+    weights = WeightSets(real.weights_E, real.shower_E, settings.bootstraps, settings.seed)
+    paired = _paired(real, lambda: of_model)
     # Comparisons of real with real events are made one after the other: all may not fit in memory.
-    if events.redraws:
+    if redraws:
         of_generated = [paired]
-        of_real = [partial(_paired, events.real, redraw) for redraw in events.redraws]
+        of_real = [partial(_paired, real, redraw) for redraw in redraws]
     else:
         panel_halves, floor_halves = (
-            halves(events.real.shower_E, splits, settings.seed) for splits in (PANEL_SPLITS, FLOOR_SPLITS)
+            halves(real.shower_E, splits, settings.seed) for splits in (PANEL_SPLITS, FLOOR_SPLITS)
         )
         both_ways = [half_E for first_E in panel_halves for half_E in (first_E, ~first_E)]
-        of_generated = [_halved(events.real, events.generated, half_E) for half_E in both_ways]
-        of_real = [partial(_halved, events.real, events.real, first_E) for first_E in floor_halves]
+        of_generated = [_halved(real, of_model, half_E) for half_E in both_ways]
+        of_real = [partial(_halved, real, real, first_E) for first_E in floor_halves]
     if floors is not None:
         of_real = []
-    bins = ConditionBins(events.real.primary_E4)
+    bins = ConditionBins(real.primary_E4)
     steps = len(of_generated) + 1 + len(of_real)
     steps += steps if settings.c2st_epochs else 0  # classifiers take about half of the time
 
@@ -188,49 +188,51 @@ def evaluate(
             samples.append({name: float(values_B[0]) for name, values_B in one_set.items()})
             progress((len(comparisons) + 1 + len(samples)) / steps)
             del compared  # before the next one is made
-        floors = floors_of(samples, averaged=1 if events.redraws else PANEL_SPLITS)
+        floors = floors_of(samples, averaged=1 if redraws else PANEL_SPLITS)
     of_real_events, floors = floors, dict(floors)
-    if not events.redraws:
+    if not redraws:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         for name, values_B in _two_sided(values).items():
             floors[name] = chance_floor(name, bootstrap_error(values_B[1:]))
-    if events.pit_E is not None:
-        uniformity = UniformityKS(events.pit_E)
-        values[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
-        null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
-        floors[_PIT] = null_floor(np.concatenate(null)[1:])
+    uniformity = UniformityKS(pit_E)
+    values[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
+    null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
+    floors[_PIT] = null_floor(np.concatenate(null)[1:])
     if settings.c2st_epochs:
         aucs, deviations = classifier_metrics(paired, settings, weights, lambda part: progress((1 + part) / 2))
         values |= aucs
         floors |= {name: chance_floor(name, deviation) for name, deviation in deviations.items()}
     progress(1.0)
-    return replace(_report(events, values, floors, settings), floors=of_real_events)
-
-
-@dataclass(frozen=True)
-class _Events:
-    """The selected events: of positive weight, with finite muons."""
-
-    real: Sample
-    generated: Sample
-    redraws: Sequence[Callable[[], Sample]]
-    """Independent real events for the same primaries, each made when it is wanted: all may not fit in memory."""
-    pit_E: Float64 | None
-    notes: tuple[str, ...]
-    """Remarks on the selection for the reader."""
+    wanted = [name for name in DEFINITIONS if settings.c2st_epochs or not name.startswith("c2st")]
+    known = {name: values[name] for name in wanted if name in values and np.isfinite(values[name][0])}
+    if missing := ", ".join(name for name in wanted if name not in known):
+        notes.append(f"too few events or muons for {missing}")
+    return MetricReport(
+        metrics={
+            name: Metric.of(DEFINITIONS[name], float(of[0]), bootstrap_error(of[1:]), floors.get(name, Floor()))
+            for name, of in known.items()
+        },
+        sizes={
+            "events": len(real),
+            "muons_real": int(real.bundles.counts_E.sum()),
+            "muons_generated": int(of_model.bundles.counts_E.sum()),
+        },
+        floor_kind="same primaries" if redraws else "disjoint showers",
+        notes=tuple(notes),
+        floors=of_real_events,
+    )
 
 
 def _selected(
-    real: Sample,
-    generated: BundleArrays,
-    independent: Sequence[Callable[[], BundleArrays]],
-    pit_E: Float64 | None,
-) -> _Events:
-    """Return the selected events; for the arguments see evaluate."""
+    real: Sample, generated: BundleArrays, independent: Sequence[Callable[[], BundleArrays]]
+) -> tuple[Sample, Sample, list[Callable[[], Sample]], list[str]]:
+    """Return the arguments of evaluate without events of weight 0 and muons that are not finite, and notes about them.
 
-    def check_length(what: str, events: BundleArrays | Float64) -> None:
-        if len(events) != len(chosen_E):
-            raise ValueError(f"{what}: {len(events)} events, but there are {len(chosen_E)} real ones")
+    Redraws are made when they are wanted, since all may not fit in memory.
+    """
+    chosen_E = real.weights_E > 0
+    notes = [] if chosen_E.all() else [f"{(~chosen_E).sum()} events of weight 0 were left out"]
+    real = real.only(chosen_E)
 
     def cleaned(what: str, bundles: BundleArrays) -> Sample:
         finite, num_bad = bundles.finite()
@@ -239,29 +241,10 @@ def _selected(
         return real.with_bundles(finite)
 
     def redrawn(draw: Callable[[], BundleArrays]) -> Sample:
-        bundles = draw()
-        check_length("independent", bundles)
-        return real.with_bundles(bundles.only(chosen_E).finite()[0])
+        return real.with_bundles(draw().only(chosen_E).finite()[0])
 
-    notes = []
-    chosen_E = real.weights_E > 0
-    check_length("generated", generated)
-    if pit_E is not None:
-        check_length("pit_E", pit_E)
-    if not (np.isfinite(real.weights_E).all() and (real.weights_E >= 0).all()):
-        raise ValueError("an event's weight is negative or not finite")
-    if not chosen_E.all():
-        notes.append(f"{(~chosen_E).sum()} events of weight 0 were left out")
-    real = real.only(chosen_E)
-    if len(np.unique(real.shower_E)) < 2:
-        raise ValueError("fewer than two showers")
-    return _Events(
-        real=cleaned("real", real.bundles),
-        generated=cleaned("generated", generated.only(chosen_E)),
-        redraws=[partial(redrawn, draw) for draw in independent],
-        pit_E=None if pit_E is None else pit_E[chosen_E],
-        notes=tuple(notes),
-    )
+    of_real, of_generated = cleaned("real", real.bundles), cleaned("generated", generated.only(chosen_E))
+    return of_real, of_generated, [partial(redrawn, draw) for draw in independent], notes
 
 
 @dataclass(frozen=True)
@@ -279,20 +262,21 @@ class Comparison:
 
     def measures(self, bins: ConditionBins, seed: int) -> list[Measure]:
         """Return all metrics except the classifiers. Sorts the samples, once."""
-        a, b = self.a, self.b
-        distances = {
-            f"{feature}_w1": distance
-            for feature in (*MUON_FEATURES, *BUNDLE_FEATURES)
-            if (distance := plain_distance(a, b, feature)) is not None
+        both = self.a, self.b
+        features: dict[str, list[tuple[Float64, Int64]]] = {
+            name: [sample.bundles.features[name] for sample in both] for name in (*MUON_FEATURES, *BUNDLE_FEATURES)
         }
-        pairs_a, pairs_b = (
-            Values(*pair_distances(sample.bundles, numpy_stream(purpose, seed)), np.zeros(len(sample), np.int64))
-            for sample, purpose in ((a, MuonPurpose.PAIRS_REAL), (b, MuonPurpose.PAIRS_GENERATED))
-        )
-        if len(pairs_a.values) and len(pairs_b.values):
-            distances["decoherence_m_w1"] = BinnedWasserstein(pairs_a, pairs_b)
-        distances |= conditional_distances(a, b, bins)
-        return [*self.moments(), *(_named(name, distance) for name, distance in distances.items())]
+        features["decoherence_m"] = [
+            pair_distances(sample.bundles, numpy_stream(purpose, seed))
+            for sample, purpose in zip(both, (MuonPurpose.PAIRS_REAL, MuonPurpose.PAIRS_GENERATED), strict=True)
+        ]
+        distances = {}
+        for name, sides in features.items():
+            a, b = (Values(*of, np.zeros(len(sample), np.int64)) for of, sample in zip(sides, both, strict=True))
+            if len(a.values) and len(b.values):
+                distances[f"{name}_w1"] = BinnedWasserstein(a, b)
+        distances |= conditional_distances(*both, bins)
+        return [*self.moments(), lambda *weights: {name: of(*weights) for name, of in distances.items()}]
 
     def moments(self) -> list[Measure]:
         """Return the fast metrics, which include all two-sided ones (differences and ratios)."""
@@ -302,10 +286,6 @@ class Comparison:
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
         """Return the weights of the events of both samples, from those of all events."""
         return weights_BE[:, self.chosen_a_E], weights_BE[:, self.chosen_b_E]
-
-
-def _named(name: str, distance: BinnedWasserstein) -> Measure:
-    return lambda weights_a_BE, weights_b_BE: {name: distance(weights_a_BE, weights_b_BE)}
 
 
 def _paired(real: Sample, make: Callable[[], Sample]) -> Comparison:
@@ -391,33 +371,3 @@ def classifier_metrics(
         for name, test in tests.items()
     }
     return aucs, {name: test.chance(a, b) for name, test in tests.items()}
-
-
-def _report(
-    events: _Events, values: Mapping[str, Float64], floors: Mapping[str, Floor], settings: EvaluationSettings
-) -> MetricReport:
-    wanted = [
-        name
-        for name in DEFINITIONS
-        if (settings.c2st_epochs or not name.startswith("c2st")) and (events.pit_E is not None or name != _PIT)
-    ]
-    known = [name for name in wanted if name in values and np.isfinite(values[name][0])]
-    missing = ", ".join(name for name in wanted if name not in known)
-    return MetricReport(
-        metrics={
-            name: Metric.of(
-                DEFINITIONS[name],
-                float(values[name][0]),
-                bootstrap_error(values[name][1:]),
-                floors.get(name, Floor()),
-            )
-            for name in known
-        },
-        sizes={
-            "events": len(events.real),
-            "muons_real": int(events.real.bundles.counts_E.sum()),
-            "muons_generated": int(events.generated.bundles.counts_E.sum()),
-        },
-        floor_kind="same primaries" if events.redraws else "disjoint showers",
-        notes=(*events.notes, *([f"too few events or muons for {missing}"] if missing else [])),
-    )

@@ -44,11 +44,6 @@ def count_tv(a_E: Int64, b_E: Int64) -> float:
     return float(np.abs(p - q).sum() / 2)
 
 
-def w1(a: Float64, b: Float64) -> float:
-    """Return the first Wasserstein distance of two samples of any sizes."""
-    return float(wasserstein_distance(a, b))
-
-
 def distances(a: BundleArrays, b: BundleArrays) -> dict[str, float]:
     """Return distances ``count_tv``, and ``<feature>_w1`` for each of W1_FEATURES with values in both samples."""
     found: dict[str, float] = {}
@@ -57,7 +52,7 @@ def distances(a: BundleArrays, b: BundleArrays) -> dict[str, float]:
     for name in W1_FEATURES:
         values_a, values_b = a.features[name].values, b.features[name].values
         if len(values_a) and len(values_b):
-            found[f"{name}_w1"] = w1(values_a, values_b)
+            found[f"{name}_w1"] = float(wasserstein_distance(values_a, values_b))
     return found
 
 

@@ -18,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, scaled_dot_pro
 
 from workloads.base.random_streams import numpy_stream, stream_seed
 from workloads.muons.metrics.bundles import Bool, BundleArrays, EvaluationSettings, Float64, Int64, Sample, at_most
+from workloads.muons.metrics.evaluate import Progress
 from workloads.muons.purposes import MuonPurpose
 
 _WIDTH = 64
@@ -38,9 +39,6 @@ _HEADS = 4
 
 _NUM_CONDITIONS = 5
 _NUM_MUON_FEATURES = 4
-
-Progress = Callable[[float], None]
-"""Takes the fraction of the training that is done."""
 
 
 class Auc:

@@ -102,14 +102,6 @@ class PresentEvents(NamedTuple):
     noise_GZ: Tensor
 
 
-class HeldOut(NamedTuple):
-    """Negative log likelihood of events outside the training in nats, sums, ()."""
-
-    counts: Tensor
-    muons: Tensor
-    """Upper bound: muons and what they share. A density in lg(E / GeV) and in x and y in metres."""
-
-
 class LikelihoodNetworks:
     """Standardisation, count head, densities, and the running means of the last two."""
 
@@ -179,15 +171,18 @@ class LikelihoodNetworks:
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
         return (head or self.count_head).loss(conditions_EC, counts_of(source))
 
-    def held_out(self, source: Microbatch) -> HeldOut:
-        """Negative log likelihood of the weights for generation, of events that are not thinned."""
+    def held_out(self, source: Microbatch) -> tuple[Tensor, Tensor]:
+        """Negative log likelihood of counts and of muons in nats, sums over events that are not thinned. -> (), ().
+
+        Of the weights for generation. The second is an upper bound: muons and what they share.
+        """
         counts = self.count_loss(source, self.averaged_count_head.average)
         if source.num_particles == 0:
-            return HeldOut(counts, torch.zeros_like(counts))
+            return counts, torch.zeros_like(counts)
         events = self.present(source)
         bound = self.averaged.average.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
         scale_P = self.standardise.log_scale(source.particle_columns["muons"])
-        return HeldOut(counts, (bound.muons_E + bound.shared_E).sum() - scale_P.sum())
+        return counts, (bound.muons_E + bound.shared_E).sum() - scale_P.sum()
 
 
 class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
@@ -291,8 +286,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
         for microbatch in batch.microbatches:  # one at a time: of a large block, each comes to the device alone
             for part in self.parts(Batch((microbatch,)), noise, networks.with_noise):
-                found = networks.held_out(part)
-                counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
+                of_counts, of_muons = networks.held_out(part)
+                counts, muons = counts + of_counts / batch.num_events, muons + of_muons / batch.num_events
         return {"nll": counts + muons, "m_loss": counts}
 
     @torch.no_grad()
@@ -307,10 +302,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
             stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
         )
         primary_E4 = primary_E4.to(self.device)
-        drawn_E = sampler.draw_counts(primary_E4, random)
-        counts_E = drawn_E.clamp_max(MAX_COUNT)
-        muons_P3 = sampler.draw_muons(primary_E4, counts_E, random)
-        return Bundles(counts_E, muons_P3, int((drawn_E > MAX_COUNT).sum()))
+        counts_E = sampler.draw_counts(primary_E4, random).clamp_max(MAX_COUNT)
+        return Bundles(counts_E, sampler.draw_muons(primary_E4, counts_E, random))
 
     def sampler(self) -> LikelihoodSampler:
         """Sampler with the present weights. Raises RuntimeError before the first batch with muons."""

@@ -273,10 +273,7 @@ class _Position(nn.Module):
         width = config.hidden
         self.of_context, self.of_features = Linear(width, width), Linear(number, width, bias=False)
         self.network = nn.Sequential(
-            nn.SiLU(),
-            Linear(width, width),
-            nn.SiLU(),
-            mixture_layer(width, _REACH, _LOG_SPREAD),
+            nn.SiLU(), Linear(width, width), nn.SiLU(), mixture_layer(width, _REACH, _LOG_SPREAD)
         )
         self.slope = Linear(width, number, wide=True)
         with torch.no_grad():
@@ -339,17 +336,20 @@ class LikelihoodSampler:
 
     @property
     def device(self) -> torch.device:
-        """See MuonGenerator."""
+        """Device of the computation."""
         return self.standardise.feature_mean_F.device
 
     @torch.no_grad()
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator."""
+        """Numbers of muons. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m (vertical)] -> (E,) int64, unbounded."""
         return self.count_head.sample(self.standardise.conditions(primary_E4), random)
 
     @torch.no_grad()
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator. Waits for the device once, for the counts."""
+        """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m].
+
+        Waits for the device once, for the counts.
+        """
         counts = counts_E.cpu().numpy()
         rows = np.flatnonzero(counts)  # for the others even the context would be wasted
         muons = [torch.empty(0, 3, device=self.device)]
@@ -367,7 +367,7 @@ class LikelihoodSampler:
 
     @torch.no_grad()
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
-        """See MuonGenerator."""
+        """P(N < n) and P(N <= n) for each event's n, each (E,) float64."""
         return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)
 
 

@@ -44,8 +44,6 @@ class Bundles(NamedTuple):
     """Numbers of muons, (E,) int64."""
     muons_P3: Tensor
     """Muons, (P, 3) float32: energy_gev, x_m, y_m."""
-    num_capped: int
-    """Number of events with a count above the limit, truncated to it."""
 
 
 class MuonTask(Protocol):

@@ -141,7 +141,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         with torch.no_grad():
             fake_PF = networks.fake(part, draw.noise)
         both_PF = torch.cat([part.real_PF, fake_PF])
-        raw_2E = networks.critic_scores(part, both_PF)
+        raw_2E = networks.raw_scores(both_PF, *part.twice)  # of real and generated events in one pass
         loss, gap_and_near_2 = score_loss(raw_2E, part.signs_2E)
         per_event = num_present.reciprocal()
         gradients = critic.gradients(loss, per_event)  # frees its graph
@@ -216,7 +216,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
-        raw_2E = self.networks.critic_scores(part, torch.cat([part.real_PF, fake_PF]))
+        raw_2E = self.networks.raw_scores(torch.cat([part.real_PF, fake_PF]), *part.twice)
         return score_loss(raw_2E, part.signs_2E).gap_and_near_2[0]
 
     # ---- Use without training.
@@ -252,14 +252,11 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         networks = self.networks
         networks.standardise.require_fit()
         conditions_EC = networks.standardise.conditions(primary_E4.to(self.device))
-        drawn_E = networks.averaged_count_head.average.sample(conditions_EC)
-        counts_E = drawn_E.clamp_max(MAX_COUNT)
+        counts_E = networks.averaged_count_head.average.sample(conditions_EC).clamp_max(MAX_COUNT)
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
         generator = networks.averaged.average
         features_PF = generator(conditions_EC, segments, generator.noise(segments))
-        bounded_PF = features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
-        num_capped = int((drawn_E > MAX_COUNT).sum())
-        return Bundles(counts_E, networks.standardise.muons(bounded_PF), num_capped)
+        return Bundles(counts_E, networks.standardise.muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)))
 
     # ---- Checkpoints.
 

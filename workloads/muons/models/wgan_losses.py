@@ -183,9 +183,7 @@ def energy_score(
     """
     times, (muons_weight_E, weight_E) = len(generated_MPF), weights
     generated_ES, real_ES = event_summary(
-        torch.cat([generated_MPF.flatten(0, 1), real_PF]),
-        segments.repeated(times + 1),
-        lg_energy_spread,
+        torch.cat([generated_MPF.flatten(0, 1), real_PF]), segments.repeated(times + 1), lg_energy_spread
     ).split([times * segments.num_events, segments.num_events])
     of_events_E = row_scores(generated_ES.unflatten(0, (times, -1)), real_ES)
     mean_E1 = pool(row_scores(generated_MPF, real_PF).unsqueeze(1), segments, ("mean",))

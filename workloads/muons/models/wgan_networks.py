@@ -42,7 +42,6 @@ from workloads.muons.models.wgan_losses import (
     EnergyScore,
     GradientPenalty,
     between,
-    bounded,
     energy_score,
     event_weight,
     gradient_penalty,
@@ -205,14 +204,11 @@ class Critic(nn.Module):
         event_ED = self.event_hidden(self.event_input(event_ED))
         return raw_score(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
 
-    def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
-        """Bounded score of each event, the identity near 0, as its loss sees it. (P, F), (E, C) -> (E,)."""
-        return bounded(self.raw_scores(features_PF, conditions_EC, segments))
-
     def slope(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Derivative of each event's score with respect to the features of its muons. (P, F), (E, C) -> (P, F).
 
-        Equal to autograd's derivative of ``forward``, but itself a forward computation: see `Dense.with_pullback`.
+        Of the score as its loss sees it, `bounded`. Equal to autograd's derivative, but itself a forward computation:
+        see `Dense.with_pullback`.
         """
         pooled_ED, muons_back = self._pooled_with_pullback(features_PF, conditions_EC, segments)
         event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
@@ -356,11 +352,11 @@ class WganNetworks:
         self.averaged = AveragedWeights(self.generator, GENERATOR_AVERAGE_DECAY)
         self.averaged_count_head = AveragedWeights(self.count_head, AVERAGE_DECAY)
         self._generate: Callable[..., Tensor] = self.generator
-        self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
+        self.raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
             require_compiler(device, "trainer.wgan.compile")
             self._generate = torch.compile(self._generate, dynamic=True, fullgraph=True)
-            self._raw_scores = torch.compile(self._raw_scores, dynamic=True, fullgraph=True)
+            self.raw_scores = torch.compile(self.raw_scores, dynamic=True, fullgraph=True)
             self._slope = torch.compile(self._slope, dynamic=True, fullgraph=True)
 
     def modules(self) -> dict[str, nn.Module]:
@@ -426,11 +422,6 @@ class WganNetworks:
             passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
         return torch.cat(passes) if len(passes) > 1 else passes[0]
 
-    def critic_scores(self, part: WganEvents, both_PF: Tensor) -> Tensor:
-        """Unbounded scores of the part's events, then of generated ones; their muons are ``both_PF``. -> (2 E,)."""
-        raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)  # real and generated events in one pass
-        return raw_2E
-
     def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> GradientPenalty:
         """Gradient penalty, summed over events."""
         fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
@@ -442,7 +433,7 @@ class WganNetworks:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         times = self.generated_events
         fake_MPF = self.fake(part, draw.noise, times).unflatten(0, (times, -1))
-        raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
+        raw_E = self.raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
         loss = score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
         if times == 1:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
@@ -504,15 +495,17 @@ class WganSampler:
 
     @torch.no_grad()
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator."""
+        """Numbers of muons. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m (vertical)] -> (E,) int64, unbounded."""
         pieces = (GPU_PIECES if primary_E4.is_cuda else CPU_PIECES).counts
         conditions_EC = self.standardise.conditions(primary_E4)
         return torch.cat([self.count_head.sample(piece_EC, random) for piece_EC in conditions_EC.split(pieces)])
 
     @torch.inference_mode()
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator. Waits for the device once, for the counts. Memory depends on the size of a piece, apart
-        from the result."""
+        """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m].
+
+        Waits for the device once, for the counts. Memory depends on the size of a piece, apart from the result.
+        """
         pieces = GPU_PIECES if counts_E.is_cuda else CPU_PIECES
         counts = counts_E.cpu().numpy()
         present = np.flatnonzero(counts)  # empty events are skipped
@@ -561,5 +554,5 @@ class WganSampler:
 
     @torch.no_grad()
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
-        """See MuonGenerator."""
+        """P(N < n) and P(N <= n) for each event's n, each (E,) float64."""
         return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)

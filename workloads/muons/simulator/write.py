@@ -28,7 +28,6 @@ import pyarrow as pa
 from common.errors import BadInputError
 from common.options import OutputPath
 from workloads.base.dataset import (
-    OnFile,
     Written,
     check_request,
     prepare_folder,
@@ -118,23 +117,14 @@ def write_sample(folder: Path, events: int, seed: int) -> None:
     write_dataset(folder, preset_named(SAMPLE_PRESET), DatasetPlan(events, 1, seed), overwrite=True)
 
 
-def write_dataset(
-    out: Path,
-    config: SimulatorConfig,
-    plan: DatasetPlan,
-    *,
-    overwrite: bool = False,
-    on_file: OnFile | None = None,
-) -> Written:
-    """Write all files; ``on_file`` gets the numbers of each file once it is complete.
+def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, overwrite: bool = False) -> Written:
+    """Write all files.
 
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
     writer, which are removed first.
     """
     prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
-    return write_files(
-        plan.num_files, lambda index: write_file(out / plan.relative_path(index), config, plan, index), on_file
-    )
+    return write_files(plan.num_files, lambda index: write_file(out / plan.relative_path(index), config, plan, index))
 
 
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
@@ -208,7 +198,6 @@ def simulate_dataset(
     depth_kind: DepthKind = "vertical",
     files_per_range: int = 0,
     force: bool = False,
-    on_file: OnFile | None = None,
 ) -> Written:
     """Write muon bundles to the folder ``out``. Raises BadInputError.
 
@@ -216,7 +205,7 @@ def simulate_dataset(
     """
     config = replace(preset_named(preset), depth_kind=depth_kind)
     plan = DatasetPlan(events, files, seed, showers, files_per_range)
-    return write_dataset(out, config, plan, overwrite=force, on_file=on_file)
+    return write_dataset(out, config, plan, overwrite=force)
 
 
 @click.command(name="simulate")
@@ -263,10 +252,4 @@ def simulate(out: Path, **options: Any) -> None:
     Example:
       icestream simulate demo-data --preset bench --events 400000 --files 16 --seed 1
     """
-    simulate_shown(
-        out,
-        "muons",
-        options["events"],
-        options["files"],
-        lambda on_file: simulate_dataset(out, **options, on_file=on_file),
-    )
+    simulate_shown(out, "muons", lambda: simulate_dataset(out, **options))

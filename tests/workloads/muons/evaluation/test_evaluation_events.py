@@ -65,18 +65,6 @@ def test_files_of_every_kind_are_read_together_each_event_with_its_muons(tmp_pat
     assert found.about.notes[0] == "3 of 3 files were read"
 
 
-def test_some_events_come_from_all_over_the_files_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    for index in range(4):
-        events = make_events([1] * 100, first=100 * index)
-        write_events(tmp_path / f"{index}.parquet", events, row_group_rows=25)
-    found = read(tmp_path, events=100)
-    assert len(found.sample) == len(set(numbers(found))) == 100
-    assert {number // 100 for number in numbers(found)} == {0, 1, 2, 3}
-    assert numbers(read(tmp_path, events=100)) == numbers(found)
-    assert numbers(read(tmp_path, events=100, seed=1)) != numbers(found)
-    assert sorted(numbers(read(tmp_path, events=1000))) == list(range(400))
-
-
 def test_rows_with_the_same_ids_are_of_one_shower(tmp_path: Path) -> None:
     events = [
         Event(major, minor, (1000.0 + number, 0.5, 4.0, 1500.0), ())

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
+from toy_events import make_microbatch
 
 from common.text import TENSORBOARD_FOLDER
 from services.config.root import Config
 from services.trainer.service import training_of
 from services.trainer.state import TrainState
-from workloads.base.batch import Batch, Microbatch
+from workloads.base.batch import Batch
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, FORMAT
 from workloads.base.context import StepContext
 from workloads.muons.simulator.config import preset
@@ -63,19 +64,4 @@ def write_panel_scalars(run_dir: Path) -> None:
 def _batch(seed: int) -> Batch:
     rng = np.random.default_rng(seed)
     bundles = simulate(sample_primaries(256, preset("bench"), rng), preset("bench"), rng)
-    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(bundles.counts_E)]))
-    return Batch(
-        (
-            Microbatch(
-                epoch=0,
-                unit=0,
-                index=0,
-                offsets_E1=offsets,
-                host_offsets_E1=offsets.numpy(),
-                event_columns={"primary": torch.from_numpy(bundles.primary_E4)},
-                particle_columns={"muons": torch.from_numpy(bundles.muons_P3)},
-                num_events=len(bundles),
-                num_particles=len(bundles.muons_P3),
-            ),
-        )
-    )
+    return Batch((make_microbatch(*map(torch.from_numpy, (bundles.primary_E4, bundles.counts_E, bundles.muons_P3))),))

@@ -31,11 +31,7 @@ from workloads.muons.export.functions import (
     LikelihoodFunction,
     WganFunction,
 )
-from workloads.muons.export.run import (
-    OWN_FILES,
-    program,
-    read_report,
-)
+from workloads.muons.export.run import OWN_FILES, program, read_report
 from workloads.muons.models.config import WganNetworkConfig
 from workloads.muons.models.likelihood_densities import LikelihoodSampler
 from workloads.muons.models.standardise import Standardise
@@ -101,15 +97,18 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Export(request.param, folder, result.output)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-def test_every_format_gives_the_muons_of_the_trained_model(exported: Export, suffix: str) -> None:
-    function = function_of(config_of(exported.model))
-    loaded = programs.load_program(exported.folder / f"generator.{suffix}", function.names)
-    for num_events, num_particles in ((3, 0), (1, 1), (70, 2500)):
+def check_muons(path: Path, function: GeneratorFunction) -> None:
+    loaded = programs.load_program(path, function.names)
+    for num_events, num_particles in ((3, 0), (1, 1), (9, 100), (70, 2500)):
         inputs = programs.generator_inputs(function, num_events, num_particles, seed=99)
         assert loaded(*inputs)[0].shape == (num_particles, 3)
         assert programs.muons_difference(loaded, function, inputs) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_every_format_gives_the_muons_of_the_trained_model(exported: Export, suffix: str) -> None:
+    check_muons(exported.folder / f"generator.{suffix}", function_of(config_of(exported.model)))
     if suffix == "pt2":
         nodes = torch.export.load(exported.folder / "generator.pt2").graph.nodes
         assert not [node for node in nodes if LIBRARY.ns in str(node.target)], "an operator that icestream registers"
@@ -174,10 +173,7 @@ def test_other_networks_are_exported_with_the_same_inputs(
     assert result.exit_code == 0, result.output
     function = function_of(config)
     assert function.names == function_of(config_of(model)).names
-    loaded = programs.load_program(tmp_path / "model" / f"generator.{suffix}", function.names)
-    for num_events, num_particles in ((1, 0), (9, 100), (70, 2500)):
-        inputs = programs.generator_inputs(function, num_events, num_particles, seed=99)
-        assert programs.muons_difference(loaded, function, inputs) < 2e-5
+    check_muons(tmp_path / "model" / f"generator.{suffix}", function)
 
 
 def test_nothing_is_written_if_the_files_disagree(
@@ -285,7 +281,7 @@ def test_the_card_says_if_its_metrics_are_of_other_weights(run_dir: Path, tmp_pa
         model = tmp_path / f"model-{step}"
         told = run(run_dir, "-o", model, "--format", "pt2", "--report", tmp_path / "report.json").output
         text = (model / "MODEL_CARD.md").read_text()
-        another = "are of the weights at step 9, and this model is of step 7"
+        another = "they are of step 9 and not 7"
         assert (another in text) is (another in told) is ("**Not of this model**" in text) is (step == 9)
 
 
@@ -312,39 +308,23 @@ def test_missing_packages_are_told_before_any_work(
         run(run_dir, "-o", tmp_path / "model")
 
 
-@pytest.fixture
-def trained() -> TrainedRun:
-    return TrainedRun(Path("best.pt"), 7, 100, "likelihood", {}, (), SourceConfig(), 0.0, "{}")
+def test_a_run_that_was_shown_beside_another_has_its_own_metrics(tmp_path: Path) -> None:
+    trained = TrainedRun(Path("best.pt"), 7, 100, "likelihood", {}, (), SourceConfig(), 0.0, "{}")
+    own = {"checkpoint": "b.pt", "model": "likelihood", "step": 7, "config_digest": trained.config_digest}
 
+    def read(report: dict[str, Any]) -> dict[str, Any] | None:
+        (tmp_path / "report.json").write_text(json.dumps(report))
+        return read_report(tmp_path / "report.json", trained, must_exist=True)
 
-def own(trained: TrainedRun) -> dict[str, Any]:
-    return {"checkpoint": "b.pt", "model": trained.model, "step": trained.step, "config_digest": trained.config_digest}
-
-
-def count_tv(value: float) -> dict[str, Any]:
-    return {"count_tv": {"value": value, "error": None, "floor": 0.1}}
-
-
-def read(folder: Path, report: dict[str, Any], trained: TrainedRun) -> dict[str, Any]:
-    path = folder / "report.json"
-    path.write_text(json.dumps(report))
-    found = read_report(path, trained, must_exist=True)
-    assert found is not None
-    return found
-
-
-def test_a_run_that_was_shown_beside_another_has_its_own_metrics(trained: TrainedRun, tmp_path: Path) -> None:
-    wgan = {"checkpoint": "a.pt", "model": "wgan", "step": 7, "config_digest": "0" * 16}
+    of_first, of_own = ({"metrics": {"x": {"value": value, "error": None, "floor": 0.1}}} for value in (0.5, 0.2))
+    wgan = {"checkpoint": "a.pt", "model": "wgan", "step": 7, "config_digest": "0" * 16, "notes": ["of the wgan"]}
     both = {"events": 5000, "seed": 0}
-    of_first = {"notes": ["of the wgan"], "muons_generated": 3, "metrics": count_tv(0.5)}
-    beside = {"provenance": own(trained), "metrics": count_tv(0.2)}
-    report = {**wgan, **both, **of_first, "beside": beside}
-    assert read(tmp_path, report, trained) == {**own(trained), **both, "metrics": count_tv(0.2)}
-
-    beside["provenance"] |= {"step": 9}
-    assert read(tmp_path, report, trained) == report
-    first = {**own(trained), "metrics": count_tv(0.3), "beside": {"provenance": own(trained), "metrics": count_tv(0.2)}}
-    assert read(tmp_path, first, trained) == first
-
+    report: dict[str, Any] = {**wgan, **both, **of_first, "muons_generated": 3}
+    assert read(report | {"beside": {"provenance": own, **of_own}}) == {**own, **both, **of_own}
+    for not_its_own in (
+        report | {"beside": {"provenance": own | {"step": 9}, **of_own}},
+        {**own, **of_first, "beside": {"provenance": own, **of_own}},
+    ):
+        assert read(not_its_own) == not_its_own
     with pytest.raises(BadInputError, match="it has no metrics"):
-        read(tmp_path, {**report, "beside": {"provenance": own(trained)}}, trained)
+        read(report | {"beside": {"provenance": own}})

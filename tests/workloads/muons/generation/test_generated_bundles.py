@@ -12,16 +12,9 @@ from torch import Tensor
 from trained import make_sampler, write_checkpoint
 
 from common.errors import BadInputError
-from common.files.rows import offsets_of
 from services.config.root import Config
-from workloads.base.batch import runs_of_events
 from workloads.muons import generation as stream
-from workloads.muons.generation import (
-    CountRule,
-    MuonBundles,
-    generate_events,
-    load_trained,
-)
+from workloads.muons.generation import CountRule, MuonBundles, generate_events, load_trained
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.primaries import Primaries, simulated_primaries
 
@@ -72,22 +65,6 @@ def test_same_seed_same_events_however_the_rows_are_cut() -> None:
         batches = [primaries.rows(first, min(first + size, 47)) for first in range(0, 47, size)]
         assert everything(list(generate_events(batches, Toy(), SAMPLED, "vertical", seed=3))) == whole
     assert everything(list(generate_events([primaries], Toy(), SAMPLED, "vertical", seed=4))) != whole
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([], []),
-        ([0, 0, 0], [(0, 3)]),
-        ([4, 4, 4], [(0, 2), (2, 3)]),
-        ([50, 0, 1], [(0, 1), (1, 3)]),
-        ([1, 50, 8, 0, 1], [(0, 1), (1, 2), (2, 4), (4, 5)]),
-    ],
-)
-def test_a_piece_is_a_run_of_whole_events_that_fits_or_one_event(
-    counts: list[int], expected: list[tuple[int, int]]
-) -> None:
-    assert list(runs_of_events(offsets_of(np.array(counts, np.int64)), 8)) == expected
 
 
 def test_muons_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,11 +161,7 @@ def test_a_checkpoint_of_an_earlier_version_is_told_in_one_line_with_the_remedy(
 @pytest.mark.parametrize(
     ("workload", "model", "told"),
     [
-        (
-            "muons",
-            "flow",
-            r": its model can't be built \('flow' is no model of .*wgan.*: use the version",
-        ),
+        ("muons", "flow", r": its model can't be built \('flow' is no model of .*wgan.*: use the version"),
         ("direction", "sets", " is a run of the workload direction: name one of the workload muons$"),
     ],
 )

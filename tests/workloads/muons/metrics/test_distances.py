@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
 
-from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64, Sample
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Sample
 from workloads.muons.metrics.distances import (
     MAX_PAIRS,
     BinnedWasserstein,
@@ -37,10 +37,6 @@ def test_weighted_samples_have_scipys_distance() -> None:
     assert w1(a, b) == pytest.approx(wasserstein_distance(a, b))
 
 
-def in_bins(values: Float64, event: Int64, bin_E: Int64) -> Values:
-    return Values(values, event, bin_E)
-
-
 def test_bins_are_compared_each_for_itself_and_left_out_events_nowhere() -> None:
     rng = np.random.default_rng(3)
     sides, expected = [], []
@@ -57,12 +53,12 @@ def test_bins_are_compared_each_for_itself_and_left_out_events_nowhere() -> None
                 a[chosen[0]], b[chosen[1]], weights[0][event_a[chosen[0]]], weights[1][event_b[chosen[1]]]
             )
         )
-    found = BinnedWasserstein(*(in_bins(*side) for side in sides), num_bins=3)(weights[0][None], weights[1][None])
+    found = BinnedWasserstein(*(Values(*side) for side in sides), num_bins=3)(weights[0][None], weights[1][None])
     assert found[0] == pytest.approx(np.mean(expected))
 
 
 def test_a_bin_without_weight_has_no_distance() -> None:
-    side = in_bins(np.array([1.0, 2.0]), np.array([0, 1]), np.array([0, 1]))
+    side = Values(np.array([1.0, 2.0]), np.array([0, 1]), np.array([0, 1]))
     found = BinnedWasserstein(side, side, 2)(np.array([[1.0, 0.0], [1.0, 1.0]]), np.ones((2, 2)))
     assert math.isnan(found[0])
     assert found[1] == 0.0
@@ -118,14 +114,6 @@ def test_bins_with_fewer_than_a_hundred_events_are_left_out() -> None:
     real = one_muon_events(primary_E4, np.zeros(1_000))
     other = one_muon_events(primary_E4, np.where(few, 5.0, 0.1))
     assert value(real, other, "conditional_log10_energy_w1") == pytest.approx(0.1)
-
-
-def test_one_depth_only_is_one_bin() -> None:
-    primary_E4 = primaries(300)
-    primary_E4[:, 3] = 1_500.0
-    real = one_muon_events(primary_E4, np.zeros(300))
-    other = one_muon_events(primary_E4, np.ones(300))
-    assert value(real, other, "conditional_depth_log10_energy_w1") == pytest.approx(1.0)
 
 
 def bundles_at(counts: list[int], x_m: list[float]) -> BundleArrays:

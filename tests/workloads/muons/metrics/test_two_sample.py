@@ -13,13 +13,7 @@ from torch import Tensor
 
 from workloads.muons.metrics import two_sample
 from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Float64, Int64, Sample
-from workloads.muons.metrics.two_sample import (
-    AttentionSets,
-    Auc,
-    SetInputs,
-    attention_test,
-    set_test,
-)
+from workloads.muons.metrics.two_sample import AttentionSets, Auc, SetInputs, attention_test, set_test
 
 SETTINGS = EvaluationSettings(c2st_epochs=5)
 

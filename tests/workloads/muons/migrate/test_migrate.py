@@ -178,18 +178,8 @@ def test_the_output_pasted_into_a_shell_writes_the_settings_and_starts_the_run_w
     command = tmp_path / "bin" / "icestream"
     command.write_text('#!/bin/sh\nfor one in "$@"; do echo "[$one]"; done\n')
     command.chmod(0o700)
-    old = [
-        "migrate",
-        "--",
-        "train.py",
-        "-i",
-        "my data/*.parquet",
-        "it's",
-        "--tb-run-name",
-        "a $(b)",
-        "--prefetch-dir",
-        "END\n'",
-    ]
+    old = ["migrate", "--", "train.py", "-i", "my data/*.parquet", "it's"]
+    old += ["--tb-run-name", "a $(b)", "--prefetch-dir", "END\n'"]
     output = CliRunner().invoke(cli, old, catch_exceptions=False).output
     environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(

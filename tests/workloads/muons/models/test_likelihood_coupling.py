@@ -15,7 +15,7 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.config import LikelihoodConfig
 from workloads.muons.models.likelihood import LikelihoodTask
-from workloads.muons.models.likelihood_densities import NUM_KNOWN, Draws, MuonDensities, draw, halves
+from workloads.muons.models.likelihood_densities import NUM_KNOWN, Draws, MuonDensities, draw
 
 NETWORK = {"hidden": 16, "energy_cut_gev": 0.0}
 
@@ -41,15 +41,6 @@ def opposite_pairs(seed: int, num_events: int = 64) -> Batch:
     lg_E2 = torch.randn(num_events, 1, generator=torch.Generator().manual_seed(seed)) * torch.tensor([0.5, -0.5])
     muons_P3[:, 0] = 10 ** (2 + lg_E2.flatten())
     return Batch((replace(events, particle_columns={"muons": muons_P3}),))
-
-
-def test_the_first_half_is_the_larger_and_an_events_muons_stay_in_order() -> None:
-    found = halves(Segments.from_counts(torch.tensor([0, 1, 2, 5]), 8))
-
-    assert found.counts_E.tolist() == [0, 0, 1, 0, 1, 1, 3, 2]
-    expected = Segments.from_counts(found.counts_E, 8)
-    assert torch.equal(found.event_P, expected.event_P)
-    assert torch.equal(found.starts_E, expected.starts_E)
 
 
 @pytest.mark.parametrize(("size", "coupling"), [(1, False), (3, True)])

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from host_syncs import no_host_sync
 from toy_events import split, toy_batch
-from toy_tasks import CPU, MAKE, make_likelihood
+from toy_tasks import make_likelihood
 
-from common.errors import BadInputError
-from services.config.root import Config
-from services.trainer.position import StreamPosition
 from workloads.base.batch import Batch
-from workloads.base.checkpoint import FORMAT
-from workloads.muons.generation import load_trained
 from workloads.muons.models import likelihood as likelihood_task
 from workloads.muons.models.likelihood import LikelihoodTask
 
@@ -74,15 +68,3 @@ def test_events_without_muons_are_generated_too_and_large_ones_are_cut(monkeypat
     found = task.generate(toy_batch(200, seed=9).microbatches[0].event_columns["primary"])
     assert found.counts_E.min() == 0
     assert found.counts_E.max() == 2
-    assert found.num_capped > 0
-
-
-@pytest.mark.parametrize(("written", "named"), [("wgan", "likelihood"), ("likelihood", "wgan")])
-def test_a_checkpoint_of_one_model_is_no_sampler_of_the_other(written: str, named: str, tmp_path: Path) -> None:
-    task = MAKE[written]()
-    task.step(toy_batch())
-    config = Config.model_validate({"trainer": {"model": named}})
-    state = {"format": FORMAT, "task": task.state_dict(), "config": config.model_dump_json(), "step": 3}
-    torch.save(state | {"position": StreamPosition().model_dump_json()}, tmp_path / "mixed.pt")
-    with pytest.raises(BadInputError, match=r"mixed\.pt: its model can't be built"):
-        load_trained(tmp_path / "mixed.pt", CPU)

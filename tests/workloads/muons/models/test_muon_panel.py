@@ -113,7 +113,7 @@ def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(
         nonlocal calls
         calls += 1
         counts_E = torch.full((len(primary_E4),), 5_000)
-        return Bundles(counts_E, torch.ones(5_000 * len(primary_E4), 3), 0)
+        return Bundles(counts_E, torch.ones(5_000 * len(primary_E4), 3))
 
     monkeypatch.setattr(task, "generate", too_many)
     found = evaluated(task, block)
@@ -129,7 +129,7 @@ def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.Mo
     def bad(primary_E4: Tensor) -> Bundles:
         muons = torch.ones(len(primary_E4), 3)
         muons[:2, 0] = torch.tensor([math.nan, math.inf])
-        return Bundles(torch.ones(len(primary_E4), dtype=torch.int64), muons, 0)
+        return Bundles(torch.ones(len(primary_E4), dtype=torch.int64), muons)
 
     monkeypatch.setattr(task, "generate", bad)
     assert evaluated(task, block).scalars["panel/muons_not_finite"] == 6.0  # three calls

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from host_syncs import no_host_sync
+from toy_events import make_microbatch
 
 from workloads.base.batch import Microbatch
 from workloads.muons.models.likelihood import counts_of, thinned
@@ -15,19 +15,8 @@ COUNTS = (0, 3, 10, 5, 1)
 
 def events(counts: tuple[int, ...] = COUNTS) -> Microbatch:
     """A muon's energy is its number."""
-    offsets = torch.tensor([0, *np.cumsum(counts)])
-    total = int(offsets[-1])
-    return Microbatch(
-        epoch=0,
-        unit=0,
-        index=0,
-        offsets_E1=offsets,
-        host_offsets_E1=offsets.numpy(),
-        event_columns={"primary": torch.arange(4.0 * len(counts)).reshape(-1, 4)},
-        particle_columns={"muons": torch.arange(float(total)).unsqueeze(1).expand(-1, 3)},
-        num_events=len(counts),
-        num_particles=total,
-    )
+    muons_P3 = torch.arange(float(sum(counts))).unsqueeze(1).expand(-1, 3)
+    return make_microbatch(torch.zeros(len(counts), 4), torch.tensor(counts, dtype=torch.int64), muons_P3)
 
 
 def thin(most: int, seed: int = 0) -> Microbatch:

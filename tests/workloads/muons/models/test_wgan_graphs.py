@@ -11,7 +11,6 @@ from host_syncs import no_host_sync
 from toy_events import split, toy_batch
 from toy_tasks import SMALL_WGAN, make_sgd_wgan, make_wgan, saved, weights, without_noise
 
-from common.errors import BadInputError
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs
@@ -76,12 +75,7 @@ def test_the_parts_are_padded_to_a_bucket_and_halves_again(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"gradient_clip": 0.5, "schedule_steps": 9},
-        {"critic_steps": 1, "gp_every": 3},
-        {"chunk_particles": 30},
-    ],
+    [{}, {"gradient_clip": 0.5, "schedule_steps": 9}, {"critic_steps": 1, "gp_every": 3}, {"chunk_particles": 30}],
     ids=str,
 )
 def test_replayed_steps_are_those_that_compute_their_operators_each_time(settings: dict[str, Any]) -> None:
@@ -139,14 +133,6 @@ def test_no_replayed_step_makes_the_host_wait() -> None:
     batch = toy_batch(counts=COUNTS, seed=1)
     with no_host_sync():
         task.step(batch)
-
-
-def test_graphs_on_a_cpu_are_refused_with_the_fix_and_may_be_left_to_the_machine() -> None:
-    with pytest.raises(BadInputError, match=r"trainer\.wgan\.cuda_graphs = true is not possible on a CPU"):
-        make_wgan(cuda_graphs=True)
-    task = make_wgan(cuda_graphs="auto")
-    assert task.graphs is None
-    assert not task.networks.pads
 
 
 @pytest.mark.cuda

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, spread
+from workloads.base.segments import Segments
 from workloads.muons.models import wgan_losses
 from workloads.muons.models.wgan_losses import (
     EnergyScore,
@@ -169,39 +169,6 @@ def test_scores_and_their_loss_can_be_differentiated_twice_and_the_energy_score_
         torch.autograd.grad(score_R.sum(), rows_ED, create_graph=True)
 
 
-SLOPE = torch.tensor([2.0, -1.0, 2.0])  # norm 3
-
-
-def slope_of_mean(segments: Segments) -> Tensor:
-    """The slope SLOPE for the leading muon, and SLOPE / √(N (N - 1)) for each of the others.
-
-    Its norm is |SLOPE| for one muon and √2 |SLOPE| for more, however many.
-    """
-    counts_E = segments.counts_E
-    others_E = (counts_E * (counts_E - 1)).clamp_min(1).float().rsqrt().unsqueeze(1)
-    leading = counts_E[counts_E > 0].cumsum(0) - 1
-    return (spread(others_E, segments) * SLOPE).index_copy(0, leading, SLOPE.expand(len(leading), -1))
-
-
-def test_critic_and_generator_losses_sum_over_events_with_muons_only() -> None:
-    real, fake = torch.tensor([1.0, 50.0, 2.0]), torch.tensor([4.0, -7.0, 8.0])
-    present = torch.tensor([1.0, 0.0, 1.0])
-
-    signs = torch.cat([-present, present])
-    assert float(score_loss(torch.cat([real, fake]), signs).loss) == pytest.approx((4 - 1) + (8 - 2), rel=0.01)
-    assert float(score_loss(fake, signs[:3]).loss) == pytest.approx(-(4 + 8), rel=0.01)
-
-
-def test_the_leading_muon_counts_as_much_as_the_mean_of_all_others_whatever_the_count() -> None:
-    segments = ragged([1, 4, 0, 100])
-
-    result = gradient_penalty(slope_of_mean(segments), segments, (segments.counts_E > 0).float())
-
-    two = 3.0 * math.sqrt(2)
-    torch.testing.assert_close(result.norm, torch.tensor(3.0 + 2 * two))
-    torch.testing.assert_close(result.penalty, torch.tensor((3.0 - 1) ** 2 + 2 * (two - 1) ** 2))
-
-
 def test_a_point_between_two_events_mixes_muons_of_equal_rank() -> None:
     segments = ragged([2, 0, 1])
     real = torch.tensor([[1.0, 2.0], [5.0, 1.0], [0.0, 0.0]])
@@ -250,33 +217,3 @@ def test_an_empty_event_has_no_score_and_no_gradient_that_is_not_finite() -> Non
     assert bool(one.grad.isfinite().all())
     nothing = torch.zeros(0, 2)
     assert [part.item() for part in score_of([nothing, nothing], nothing, ragged([0, 0]))] == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("wrong", ["shifted", "too wide", "correlated", "no common part"])
-def test_a_wrong_distribution_has_a_larger_score_than_the_right_one(wrong: str) -> None:
-    random = torch.Generator().manual_seed(2)
-    num, size = 4000, 6
-    segments = ragged([size] * num)
-
-    def draw(common: float = 0.7) -> torch.Tensor:
-        """Muons of an event share a part of their lg r, as they do of a shower."""
-        own = torch.randn(num * size, 2, generator=random)
-        shared = torch.randn(num, generator=random)[segments.event_P]
-        radius = common * shared + math.sqrt(1 - common**2) * own[:, 1]
-        return torch.stack([own[:, 0], radius], 1)
-
-    def made() -> torch.Tensor:
-        if wrong == "no common part":
-            return draw(0.0)
-        good = draw()
-        if wrong == "correlated":
-            return torch.stack([good[:, 0], 0.6 * good[:, 0] + 0.8 * good[:, 1]], 1)
-        return good + 0.5 if wrong == "shifted" else 1.5 * good
-
-    real = draw()
-    right = score_of([draw(), draw()], real, segments)
-    found = score_of([made(), made()], real, segments)
-    assert found.of_events / num > right.of_events / num + 0.02
-    if wrong != "no common part":  # of single muons, nothing is wrong
-        weight = num * size**0.75
-        assert found.of_muons / weight > right.of_muons / weight + 0.02 / size

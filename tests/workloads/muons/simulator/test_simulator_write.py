@@ -82,21 +82,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path, 
     assert not set(digests(tmp_path / "one").values()) & set(digests(tmp_path / "other").values())
 
 
-def test_rows_of_a_shower_share_its_id_and_no_two_showers_do(tmp_path):
-    write_dataset(tmp_path, BENCH, DatasetPlan(240, 2, seed=1, depths_per_shower=4))
-    rows = pq.read_table(tmp_path).to_pylist()
-    showers = {}
-    for row in rows:
-        showers.setdefault((row["primary_major_id"], row["primary_minor_id"]), []).append(row)
-
-    assert len(showers) == 60
-    for of_shower in showers.values():
-        assert [row["primary"][3] for row in of_shower] == pytest.approx([1000, 1600, 2200, 2800])
-        assert len({tuple(row["primary"][:3]) for row in of_shower}) == 1
-        counts = [len(row["muons"]) for row in of_shower]
-        assert counts == sorted(counts, reverse=True)
-
-
 def test_an_interrupted_file_leaves_nothing_behind(tmp_path, monkeypatch):
     def broken(*args):
         yield from original(*args)
@@ -108,19 +93,6 @@ def test_an_interrupted_file_leaves_nothing_behind(tmp_path, monkeypatch):
         write_dataset(tmp_path, BENCH, DatasetPlan(100, 1, seed=1))
 
     assert digests(tmp_path) == {}
-
-
-def test_an_earlier_data_set_is_replaced_only_on_request_and_then_wholly(tmp_path):
-    write_dataset(tmp_path, BENCH, DatasetPlan(40, 4, seed=1, files_per_range=1))
-    before = digests(tmp_path)
-    with pytest.raises(BadInputError, match="--force"):
-        write_dataset(tmp_path, BENCH, DatasetPlan(10, 1, seed=2))
-    assert digests(tmp_path) == before
-
-    write_dataset(tmp_path, BENCH, DatasetPlan(10, 1, seed=2), overwrite=True)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["0000000-0000999"]
-    assert pq.read_table(tmp_path).num_rows == 10
 
 
 @pytest.mark.parametrize(
@@ -153,4 +125,3 @@ def test_the_command_writes_the_data_set_it_reports(tmp_path):
     last = result.stdout.splitlines()[-1]
     assert f"1,000 events, {num_muons:,} muons" in last
     assert re.search(r"[\d,]+ bytes in 4 files, [\d,]+ events/s$", last)
-    assert result.stderr.splitlines() == [f"{done} of 4 files written" for done in range(1, 5)]
