@@ -286,13 +286,9 @@ class Decode:
         A row has one fate. An event is held out whatever else it is, unless it is invalid: its id may be, too. One that
         is null has no id, and is empty.
         """
-        is_invalid = invalid_rows(pieces)
-        is_outlier, is_empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
-        is_null, is_other = np.zeros(len(counts), np.bool_), self._is_other(pieces)
-        if len(counts) and counts.max() > self.stream.outlier_above:
-            is_outlier = counts > self.stream.outlier_above
-        if self.stream.drop_empty:
-            is_empty = counts == 0
+        is_invalid, is_other = invalid_rows(pieces), self._is_other(pieces)
+        is_outlier, is_null = counts > self.stream.outlier_above, np.zeros(len(counts), np.bool_)
+        is_empty = (counts == 0) & self.stream.drop_empty
         if any(piece.is_null is not None for piece in pieces):
             is_null = np.concatenate(
                 [np.zeros(len(p.counts), np.bool_) if p.is_null is None else p.is_null for p in pieces]

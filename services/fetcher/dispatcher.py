@@ -138,7 +138,7 @@ class Dispatcher:
     @property
     def trainers(self) -> list[str]:
         """Attached trainers."""
-        return self.places.peers
+        return [trainer.peer for trainer in self.places.all if trainer.peer is not None]
 
     @property
     def starved(self) -> bool:

@@ -251,7 +251,7 @@ class Monitor:
             slots_free=len(units.free),
             arena_bytes=self.arena_bytes,
             decoders=len(dispatcher.decoders),
-            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.names),
+            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.by_name),
             decoders_wanted=wanted,
             decoders_lost=dispatcher.counts["decoders_lost"],
             events_decoded=dispatcher.counts["events_decoded"],
@@ -339,13 +339,17 @@ def named(measurement: str) -> tuple[str, dict[str, str]]:
 
 def state_families(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> Iterator[Metric]:
     """States of the services: of each family one sample is 1, that of the current state, the others are 0."""
-    if fetcher is not None:
-        yield _states("fetcher_state", "State of the fetcher.", fetcher.state, _literals(FetcherStatus, "state"))
-        bottlenecks = _literals(FetcherStatus, "bottleneck")
-        yield _states("bottleneck", "Bottleneck of the last seconds.", fetcher.bottleneck, bottlenecks)
-    if trainer is not None:
-        yield _states("trainer_state", "State of the trainer.", trainer.state, _literals(TrainerStatus, "state"))
-        yield _states("trainer_health", "Health of the newest training steps.", trainer.health, HEALTH)
+    for status, field, name, meaning in (
+        (fetcher, "state", "fetcher_state", "State of the fetcher."),
+        (fetcher, "bottleneck", "bottleneck", "Bottleneck of the last seconds."),
+        (trainer, "state", "trainer_state", "State of the trainer."),
+        (trainer, "health", "trainer_health", "Health of the newest training steps."),
+    ):
+        if status is not None:
+            family = GaugeMetricFamily(PREFIX + name, meaning, labels=["state"])
+            for state in get_args(type(status).model_fields[field].annotation) or HEALTH:
+                family.add_metric([state], float(state == getattr(status, field)))
+            yield family
 
 
 def gauge(name: str, meaning: str, value: float | None = None, **labels: str) -> GaugeMetricFamily:
@@ -354,17 +358,6 @@ def gauge(name: str, meaning: str, value: float | None = None, **labels: str) ->
     if value is not None:
         family.add_sample(PREFIX + name, labels, value)
     return family
-
-
-def _states(name: str, meaning: str, current: str, possible: Iterable[str]) -> Metric:
-    family = gauge(name, meaning)
-    for state in possible:
-        family.add_sample(PREFIX + name, {"state": state}, float(state == current))
-    return family
-
-
-def _literals(status: type[FetcherStatus | TrainerStatus], field: str) -> tuple[str, ...]:
-    return get_args(status.model_fields[field].annotation)
 
 
 class StatusCollector(Collector):
@@ -380,7 +373,14 @@ class StatusCollector(Collector):
         yield from measured_families(measurements(fetcher, trainer))
         yield from state_families(fetcher, trainer)
         yield from self._ages(trainer)
-        yield from self._restarts()
+        run = read_status(self._run_dir, "run", RunStatus)
+        if run is not None:  # else something else than the supervisor starts the services
+            restarts = CounterMetricFamily(
+                PREFIX + "restarts", "Restarts in this session of the run, by service.", labels=["service"]
+            )
+            for service, count in run.restarts.items():
+                restarts.add_metric([service], count)
+            yield restarts
         usage = shutil.disk_usage(self._run_dir)
         yield gauge("disk_free_bytes", "Free space of the run directory's file system.", usage.free)
         yield gauge("disk_size_bytes", "Size of the run directory's file system.", usage.total)
@@ -397,15 +397,6 @@ class StatusCollector(Collector):
             with contextlib.suppress(FileNotFoundError):  # replaced by a newer one a moment ago
                 written_s = (self._run_dir / trainer.checkpoint).stat().st_mtime
                 yield gauge("checkpoint_timestamp_seconds", "Time of the newest checkpoint, since 1970.", written_s)
-
-    def _restarts(self) -> Iterator[Metric]:
-        """Restarts by the supervisor; none where something else starts the services."""
-        run = read_status(self._run_dir, "run", RunStatus)
-        if run is not None:
-            family = CounterMetricFamily(PREFIX + "restarts", "Restarts in this session of the run, by service.")
-            for service, count in run.restarts.items():
-                family.add_sample(family.name + "_total", {"service": service}, count)
-            yield family
 
 
 class Exporter:

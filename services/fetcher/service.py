@@ -366,7 +366,7 @@ class FetcherService:
 
     def _stop_decoders(self) -> None:
         """Announce the end of the run to the decoders, and allow them a moment to end."""
-        for peer in self._dispatcher.decoders.names:
+        for peer in self._dispatcher.decoders.by_name:
             self._transport.send(peer, m.Stop())
         deadline_s = time.monotonic() + _LINGER_S
         while self._dispatcher.decoders and time.monotonic() < deadline_s:

@@ -75,11 +75,6 @@ class TrainerGroup:
     """Attempt of all nodes; None: the run is on one machine, and the supervisor starts a lost trainer again."""
     _file: Path = Path()
 
-    @property
-    def end_s(self) -> float:
-        """Time for the others to end by themselves once one has died."""
-        return GROUP_END_S if self.attempt is None else NODE_GROUP_END_S
-
     def environment(self, name: str) -> dict[str, str]:
         """Return the variables of a trainer, by its process name; none for a single one. The first begins a group."""
         size, rank = self.nodes * self.count, local_rank(name)
@@ -434,7 +429,8 @@ class Supervisor:
         """Return the trainer that caused the end of the group; None while others are alive."""
         trainers = self._trainers
         if any(child.alive for child in trainers):
-            patience_s = self._group.end_s if exit_code else STOP_TIMEOUT_S
+            group_end_s = GROUP_END_S if self._group.attempt is None else NODE_GROUP_END_S
+            patience_s = group_end_s if exit_code else STOP_TIMEOUT_S
             self._group_ends_s = min(self._group_ends_s, time.monotonic() + patience_s)
             return None
         self._group_ends_s = math.inf
@@ -490,8 +486,7 @@ class Supervisor:
             self._begin_stop(StopStep(everyone, None, FAREWELL_S), *self._stop_stream())
         elif state == "stopped":
             self.say("the trainer was stopped from outside this run")
-            self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
-            self._begin_stop(*self._stop_stream())
+            self._interrupt()
         else:
             self._fail(FAILED_EXIT_CODE, f"trainer: it ended without having finished (its state: {state})")
 

@@ -56,20 +56,6 @@ def test_a_value_that_is_no_toml_is_text_and_the_last_part_of_a_key_is_enough_wh
         load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
 
 
-@pytest.mark.parametrize("typo", ["stream.batch_event", "batch_event", "strem.batch_events"])
-def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path, typo: str) -> None:
-    expected = rf"{typo}'; did you mean 'stream\.batch_events'"
-    with pytest.raises(BadInputError, match=f"--set: unknown configuration key '{expected}"):
-        load_config(tmp_path, assignments=[f"{typo}=1"], environment=NOTHING)
-    name = "ICESTREAM_" + typo.upper().replace(".", "__")
-    with pytest.raises(BadInputError, match=f"environment variable {name}: unknown configuration key '{expected}"):
-        load_config(tmp_path, environment={name: "1"})
-    if typo.count("."):
-        branch, leaf = typo.split(".")
-        with pytest.raises(BadInputError, match="did you mean 'stream"):
-            load_config(tmp_path, toml=toml_file(tmp_path, f"[{branch}]\n{leaf} = 1\n"), environment=NOTHING)
-
-
 def test_a_value_in_place_of_a_branch_is_told(tmp_path: Path) -> None:
     toml = toml_file(tmp_path, "stream = 3\n")
     with pytest.raises(BadInputError, match="stream = 3"):

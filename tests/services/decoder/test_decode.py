@@ -123,12 +123,6 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
         assert not 0 < max_squared < squares.sum()
 
 
-def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    unit = unit_of(tmp_path, [make_events([1, 0, 9, 3] * 10), make_events([2] * 30)])
-    first, second = (decode(unit, stream_of(), tmp_path) for _ in range(2))
-    assert first.slot.tobytes() == second.slot.tobytes()
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("damaged", [0, 2])
 def test_a_unit_of_which_a_part_is_damaged_between_two_decodings_has_another_content(

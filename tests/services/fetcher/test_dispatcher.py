@@ -115,15 +115,6 @@ def test_a_message_from_a_stranger_is_counted_and_dropped(
     assert dispatcher.counts["unexpected_messages"] == 1
 
 
-def test_units_that_do_not_follow_the_plan_are_an_error(make_dispatcher: Make) -> None:
-    dispatcher = make_dispatcher(units=2)
-    with pytest.raises(ValueError, match="unit 5 doesn't follow the plan, which continues with 2"):
-        dispatcher.add_units([unit(5)])
-    dispatcher.end_plan()
-    with pytest.raises(ValueError, match="doesn't follow"):
-        dispatcher.add_units([unit(2)])
-
-
 @pytest.mark.parametrize("file", [1, 7, 2**62])
 def test_a_decoder_can_only_call_files_of_its_unit_bad(make_dispatcher: Make, file: int) -> None:
     dispatcher = make_dispatcher()
@@ -311,12 +302,24 @@ def test_what_waits_for_the_trainer_is_no_stall_of_the_staging(make_dispatcher: 
     assert dispatcher.stall == "not_staged", "the trainer has nothing left"
 
 
-def test_a_trainer_with_another_plan_is_refused(make_dispatcher: Make) -> None:
+@pytest.mark.parametrize(
+    ("attach", "reason"),
+    [
+        (m.Attach(0, 1, "ff" * 16, START), "the checkpoint belongs to plan ffffffffffff, this run has plan 0000000"),
+        (m.Attach(1, 1, PLAN, START), "rank 1 of 1 can't be"),
+        (m.Attach(0, 1, PLAN, m.Cursor(9, 5, 6)), "no plan has the place"),
+        (m.Attach(0, 1, PLAN, m.Cursor(1, 4, 3)), "no plan has the place"),
+        (m.Attach(0, 1, PLAN, m.Cursor(0, 0, 2**62)), "no plan has the place"),
+    ],
+)
+def test_a_trainer_of_another_plan_or_an_impossible_place_is_refused(
+    make_dispatcher: Make, attach: m.Attach, reason: str
+) -> None:
     dispatcher = make_dispatcher(attach=False)
-    (action,) = dispatcher.handle("t", m.Attach(0, 1, "ff" * 16, START))
+    (action,) = dispatcher.handle("t", attach)
     assert isinstance(action, Send)
     assert isinstance(action.message, m.Refuse)
-    assert "the checkpoint belongs to plan ffffffffffff, this run has plan 000000000000" in action.message.reason
+    assert action.message.reason.startswith(reason)
     assert dispatcher.trainers == []
 
 
@@ -329,8 +332,9 @@ def test_a_second_trainer_in_a_place_is_refused_until_the_first_is_gone(make_dis
     assert dispatcher.trainers == ["u"]
 
 
-def superseded(make_dispatcher: Make) -> Dispatcher:
-    """A dispatcher whose trainer `u` attached after `t`'s connection ended, and before `t`'s last messages came."""
+def test_the_last_messages_of_a_trainer_that_left_may_come_after_the_first_ones_of_the_next(
+    make_dispatcher: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     dispatcher = make_dispatcher(slots=2, want=2)
     dispatcher.handle("a", m.Hello(2))
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY))
@@ -338,13 +342,6 @@ def superseded(make_dispatcher: Make) -> Dispatcher:
     assert dispatcher.trainers == []
     dispatcher.handle("u", m.Attach(0, 1, PLAN, START))
     assert delivered(dispatcher.handle("u", m.Want(2))) == [0]
-    return dispatcher
-
-
-def test_the_last_messages_of_a_trainer_that_left_may_come_after_the_first_ones_of_the_next(
-    make_dispatcher: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    dispatcher = superseded(make_dispatcher)
     for late in (m.Release(0), m.Want(1), m.Committed(START), m.Bye()):
         assert dispatcher.handle("t", late) == []
     dispatcher.lose("t")
@@ -353,17 +350,6 @@ def test_the_last_messages_of_a_trainer_that_left_may_come_after_the_first_ones_
     assert dispatcher.counts["trainers_lost"] == dispatcher.counts["unexpected_messages"] == 0
     dispatcher.handle("t", m.Release(0))
     assert dispatcher.counts["unexpected_messages"] == 1, "it has said its last"
-
-
-def test_a_trainer_that_died_before_the_next_one_attached_is_told_once(
-    make_dispatcher: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    dispatcher = superseded(make_dispatcher)
-    for _ in range(2):
-        dispatcher.lose("t")
-    assert dispatcher.trainers == ["u"]
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == ["trainer t is gone"]
-    assert dispatcher.counts["trainers_lost"] == 1
 
 
 def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(make_dispatcher: Make) -> None:
@@ -406,13 +392,6 @@ def test_a_unit_that_its_trainer_refuses_is_decoded_again_once_it_attaches(make_
     dispatcher.handle("t2", m.Attach(0, 1, PLAN, START))
     actions = dispatcher.handle("t2", m.Want(1))
     assert delivered(actions) == [0], "refused as often as a unit may fail, it is skipped"
-
-
-@pytest.mark.parametrize("cursor", [m.Cursor(9, 5, 6), m.Cursor(1, 4, 3), m.Cursor(0, 0, 2**62)])
-def test_an_attach_with_a_cursor_that_no_plan_has_is_refused(make_dispatcher: Make, cursor: m.Cursor) -> None:
-    (refused,) = make_dispatcher(attach=False).handle("t", m.Attach(0, 1, PLAN, cursor))
-    assert isinstance(refused, Send)
-    assert isinstance(refused.message, m.Refuse)
 
 
 @pytest.mark.parametrize("cursor", [m.Cursor(unit=1), m.Cursor(3, 4, 50), m.Cursor(5, 2, 2**61)])

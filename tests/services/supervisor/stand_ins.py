@@ -67,9 +67,6 @@ elif behaviour == "refuses":
 elif behaviour == "shows its environment":
     print({key: value for key, value in os.environ.items() if "ICESTREAM" in key}, flush=True)
     sys.exit(2)
-elif behaviour == "shows its rank":
-    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")))
-    tell("file-" + os.environ["_ICESTREAM_RANKS_FILE"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
