@@ -123,11 +123,6 @@ class Outliers:
     """(N,) rules that invalid events break."""
 
 
-def outlier_path(run_dir: Path, unit: Unit, plan: str, folder: str = OUTLIER_FOLDER) -> Path:
-    """Path named by unit, plan hash and inventory digest: decoding again replaces the file, another plan keeps it."""
-    return run_dir / folder / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
-
-
 def write_outliers(
     path: Path, outliers: Sequence[Outliers], workload: EventSchema, publishing: Publishing = nullcontext
 ) -> None:
@@ -352,10 +347,11 @@ class Decode:
                 file_names = [names[int(file)] for file in files[chosen]]
                 invalid.append(Outliers(file_names, rows[chosen], piece.invalid_events, reasons=reasons(piece)))
             first += len(piece.counts)
+        # Decoding again replaces the file; another plan, or other inputs, keep it.
+        name = f"unit-{unit.k:010d}-{self._plan[:8]}{unit.source.digest[:8]}.parquet"
         for folder, events_aside in ((OUTLIER_FOLDER, outliers), (INVALID_FOLDER, invalid)):
             if events_aside:
-                path = outlier_path(self.run_dir, unit, self._plan, folder)
-                write_outliers(path, events_aside, self.workload, self.publishing)
+                write_outliers(self.run_dir / folder / name, events_aside, self.workload, self.publishing)
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:

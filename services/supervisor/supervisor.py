@@ -77,7 +77,7 @@ class TrainerGroup:
 
     def environment(self, name: str) -> dict[str, str]:
         """Return the variables of a trainer, by its process name; none for a single one. The first begins a group."""
-        size, rank = self.nodes * self.count, local_rank(name)
+        size, rank = self.nodes * self.count, int(name.partition("-")[2] or "0")
         if size == 1:
             return {}
         if rank == 0:
@@ -100,11 +100,6 @@ class TrainerGroup:
         for former in folder.glob(f"{RANKS_FILES}*"):
             former.unlink(missing_ok=True)
         return folder / f"{RANKS_FILES}{secrets.token_hex(8)}"
-
-
-def local_rank(name: str) -> int:
-    """Return the rank, on this machine, of the trainer with this process name."""
-    return int(name.partition("-")[2] or "0")
 
 
 def cause_of(exit_codes: Mapping[str, int]) -> str:

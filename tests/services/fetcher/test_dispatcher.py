@@ -250,23 +250,13 @@ def test_a_stall_is_charged_to_what_held_since_the_last_tick(make_dispatcher: Ma
 
 def test_the_trainer_waits_for_a_unit_that_is_not_ready_but_not_for_one_after_the_last(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher(slots=2, units=1, want=2)
-    assert dispatcher.trainer_waits
+    assert (dispatcher.trainer_waits, dispatcher.prefetched) == (True, 0.0)
     dispatcher.handle("a", m.Hello(1))
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY))
-    assert dispatcher.trainer_waits, "for the second"
+    assert (dispatcher.trainer_waits, dispatcher.prefetched) == (True, 0.5), "for the second"
     dispatcher.end_plan()
     assert not dispatcher.trainer_waits
     assert not make_dispatcher(want=0).trainer_waits
-
-
-def test_what_is_prefetched_is_a_part_of_what_the_trainer_asked_for(make_dispatcher: Make) -> None:
-    dispatcher = make_dispatcher(slots=3, want=2)
-    assert dispatcher.prefetched == 0.0
-    dispatcher.handle("a", m.Hello(3))
-    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY))
-    assert dispatcher.prefetched == 0.5
-    dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY))
-    assert dispatcher.prefetched == 1.0
 
 
 def test_a_cursor_far_ahead_does_not_have_the_plan_made_without_end(
@@ -420,13 +410,13 @@ def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(make_d
 # ------------------------------------------------------------------ several trainers
 
 
-def together(make_dispatcher: Make, num: int, *, slots: int = 4, want: int = 2) -> Dispatcher:
-    """Dispatcher with trainers t0, t1, …, and a decoder `a` that is done with whatever it gets."""
+def together(make_dispatcher: Make, *, slots: int = 4, want: int = 2, block_units: int = 8) -> Dispatcher:
+    """Dispatcher with the trainers t0 and t1."""
     dispatcher = make_dispatcher(attach=False, slots=slots)
-    for rank in range(num):
-        dispatcher.handle(f"t{rank}", m.Attach(rank, num, PLAN, START))
-    dispatcher.add_units([unit(k) for k in range(8)])
-    for rank in range(num):
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Attach(rank, 2, PLAN, START))
+    dispatcher.add_units([unit(k, k // block_units, k - k % block_units) for k in range(8)])
+    for rank in range(2):
         dispatcher.handle(f"t{rank}", m.Want(want))
     return dispatcher
 
@@ -446,7 +436,7 @@ def decode(dispatcher: Dispatcher, actions: list[Action]) -> list[tuple[str, int
 
 
 def test_trainers_that_are_faster_leave_a_slot_for_the_slowest(make_dispatcher: Make) -> None:
-    dispatcher = together(make_dispatcher, 2, slots=3, want=8)
+    dispatcher = together(make_dispatcher, slots=3, want=8)
     found = decode(dispatcher, dispatcher.handle("a", m.Hello(8)))
     assert sorted(found) == [(trainer, k) for trainer in ("t0", "t1") for k in (0, 1)]
     for k in (0, 1):
@@ -455,7 +445,7 @@ def test_trainers_that_are_faster_leave_a_slot_for_the_slowest(make_dispatcher: 
 
 
 def test_another_number_of_trainers_is_refused_until_all_have_left(make_dispatcher: Make) -> None:
-    dispatcher = together(make_dispatcher, 2)
+    dispatcher = together(make_dispatcher)
     dispatcher.handle("t0", m.Bye())
     (refused,) = dispatcher.handle("u", m.Attach(0, 3, PLAN, START))
     assert refused == Send("u", m.Refuse("a trainer is already attached to this run: 2 are expected, not 3"))
@@ -486,13 +476,8 @@ def test_a_stall_is_that_of_who_is_waited_for(
 
 @pytest.fixture
 def two_in_blocks(make_dispatcher: Make) -> Dispatcher:
-    """Dispatcher with the trainers t0 and t1, which have the first units of blocks of two."""
-    dispatcher = make_dispatcher(attach=False, slots=8)
-    for rank in range(2):
-        dispatcher.handle(f"t{rank}", m.Attach(rank, 2, PLAN, START))
-    dispatcher.add_units([unit(k, k // 2, k - k % 2) for k in range(8)])
-    for rank in range(2):
-        dispatcher.handle(f"t{rank}", m.Want(5))
+    """Dispatcher with two trainers, which have the first units of blocks of two."""
+    dispatcher = together(make_dispatcher, slots=8, want=5, block_units=2)
     decode(dispatcher, dispatcher.handle("a", m.Hello(8)))
     return dispatcher
 

@@ -178,41 +178,29 @@ def test_a_machine_that_can_start_no_process_says_nothing_of_the_file(
         inspection(tmp_path / "f.parquet")
 
 
-def told_of(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> str:
-    """Why a file is bad with which each process does the same."""
-    child_that(folder, monkeypatch, does)
-    inspection = Inspection("muons", SourceConfig(), STREAM)
-    with pytest.raises(BadFileError) as told:
-        inspection(folder / "f.parquet")
-    inspection.close()
-    assert (folder / "started").read_text() == "xxx"
-    return str(told.value)
-
-
-@pytest.mark.parametrize("then", ["", "signal.pause()"], ids=["and ends", "and stays"])
 @pytest.mark.parametrize(
-    "answer",
+    "does",
     [
-        b'{"footer": [[1, -1, []]]}\n',
-        b'{"footer": [[10, 10, [[0, 4, 4, 0]]]]}\n',
-        b'{"bad": "' + b"x" * 5000 + b'"}\n',
-        b"\xff\n",
+        """os.write(1, b'{"footer": [[1, -1, []]]}\\n')""",
+        """os.write(1, b'{"footer": [[1, -1, []]]}\\n')\nsignal.pause()""",
+        """os.write(1, b'{"footer": [[10, 10, [[0, 4, 4, 0]]]]}\\n')""",
+        """os.write(1, b'{"bad": "' + b"x" * 5000 + b'"}\\n')""",
+        "os.write(1, b'\\xff\\n')",
+        "while True: os.write(1, b'x' * 65536)",
+        "os.close(1)\nsignal.pause()",
     ],
 )
-def test_an_answer_that_cannot_be_ends_the_process_and_the_file_after_three(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, then: str
-) -> None:
-    """A file may have taken the process over: it gets no further."""
-    told = told_of(tmp_path, monkeypatch, f"sys.stdout.buffer.write({answer!r})\nsys.stdout.flush()\n{then}")
-    assert "ends the process that inspects it" in told
-
-
-@pytest.mark.parametrize("does", ["while True: os.write(1, b'x' * 65536)", "os.close(1)\nsignal.pause()"])
-def test_a_process_whose_answer_never_ends_or_never_comes_ends_the_file_after_three(
+def test_an_answer_that_cannot_be_never_ends_or_never_comes_ends_the_process_and_the_file_after_three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
+    """A file may have taken the process over: it gets no further."""
     monkeypatch.setattr(module, "_LAST_S", 0.2)
-    assert "ends the process that inspects it" in told_of(tmp_path, monkeypatch, does)
+    child_that(tmp_path, monkeypatch, does)
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(BadFileError, match="ends the process that inspects it"):
+        inspection(tmp_path / "f.parquet")
+    inspection.close()
+    assert (tmp_path / "started").read_text() == "xxx"
 
 
 WORDY = {
