@@ -354,7 +354,6 @@ class FetcherService:
             self._transport.send(trainer, m.CommitRequest())
 
     def _current_block(self) -> int:
-        """Return the block being delivered."""
         units, k = self._dispatcher.units.planned, self._dispatcher.places.furthest_k
         return units[k].block if k in units else self._planner.ahead.next_to_plan
 

@@ -317,7 +317,6 @@ class Supervisor:
             child.reap() if child.wait(UNKILLABLE_S) else child.leave_behind()
 
     def _turn(self, received: socket.socket, next_look_s: float) -> None:
-        """Sleep until an event occurs, and handle it."""
         due_s = [next_look_s, self._group_ends_s, *(child.due_s for child in self._children.values())]
         if self._stop is not None:
             due_s.append(self._stop.patience_ends_s)

@@ -76,8 +76,3 @@ def test_a_row_without_an_event_has_no_id_and_is_empty(tmp_path: Path) -> None:
     for which in ("trained", "held out"):
         found, tally = decode(tmp_path / "f.parquet", which, schema=nullable)  # type: ignore[arg-type]
         assert (found, tally.empty, tally.held_out) == ([], len(EVENTS), 0)
-
-
-def test_the_order_of_the_others_is_that_without_any_held_out(path: Path) -> None:
-    every = decode(path, stream=STREAM.model_copy(update={"held_out": 0.0}))[0]
-    assert decode(path)[0] == [shower for shower in every if shower not in HELD_OUT]
