@@ -106,16 +106,12 @@ def demand(decoders_needed: float) -> Series:
     return series
 
 
-def changes(wanted: list[int]) -> int:
-    return sum(a != b for a, b in pairwise(wanted))
-
-
 @pytest.mark.parametrize(("needed", "most", "settled"), [(0.2, 8, 1), (2.5, 8, 3), (5.9, 8, 6), (50.0, 8, 8)])
 def test_a_steady_demand_is_met_and_then_nothing_changes(needed: float, most: int, settled: int) -> None:
     scaling = DecoderScaling(most)
     wanted = play(scaling, demand(needed), 300.0)
     assert wanted[-1] == settled
-    assert changes(wanted) == settled - 1, "one at a time, and never back"
+    assert sum(a != b for a, b in pairwise(wanted)) == settled - 1, "one at a time, and never back"
     grown_s = [step * STEP_S for step in range(1, len(wanted)) if wanted[step] > wanted[step - 1]]
     assert not grown_s or grown_s[0] == GROW_AFTER_S
     assert all(b - a >= COOL_DOWN_S + GROW_AFTER_S for a, b in pairwise(grown_s))
@@ -185,14 +181,11 @@ def exporter(tmp_path: Path) -> Iterator[Exporter]:
     exporter.close()
 
 
-def scrape(exporter: Exporter) -> str:
+def samples(exporter: Exporter) -> dict[str, float]:
+    """Values by name and labels, as they are written."""
     with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=20) as answer:
         assert answer.status == 200
-        return str(answer.read().decode())
-
-
-def samples(text: str) -> dict[str, float]:
-    """Values by name and labels, as they are written."""
+        text = str(answer.read().decode())
     lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
@@ -200,7 +193,7 @@ def samples(text: str) -> dict[str, float]:
 def test_every_measurement_is_exported_once(tmp_path: Path, exporter: Exporter) -> None:
     write_status(tmp_path, "fetcher", FETCHER)
     write_status(tmp_path, "trainer", TRAINER)
-    told = samples(scrape(exporter))
+    told = samples(exporter)
     names = set()
     for one in measurements(FETCHER, TRAINER):
         name, labels = named(one.name)
@@ -220,7 +213,7 @@ def test_every_measurement_is_exported_once(tmp_path: Path, exporter: Exporter) 
 def test_states_and_health_are_one_of_those_possible(tmp_path: Path, exporter: Exporter) -> None:
     write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"state": "streaming", "units_ready": 5}))
     write_status(tmp_path, "trainer", TRAINER.model_copy(update={"health": "warning", "state": "training"}))
-    told = samples(scrape(exporter))
+    told = samples(exporter)
     assert told["icestream_fetcher_units_ready"] == 5.0, "the newest status"
     assert [told[f'icestream_trainer_health{{state="{state}"}}'] for state in HEALTH] == [0.0, 1.0, 0.0]
     assert (
@@ -233,7 +226,7 @@ def test_states_and_health_are_one_of_those_possible(tmp_path: Path, exporter: E
 def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path: Path, exporter: Exporter) -> None:
     write_status(tmp_path, "fetcher", FETCHER)
     write_status(tmp_path, "trainer", TRAINER)
-    told = samples(scrape(exporter))
+    told = samples(exporter)
     for absent in ("checkpoint_timestamp", "restarts", "gpu", "token"):
         assert not [name for name in told if absent in name]
     assert 0 < told["icestream_disk_free_bytes"] < told["icestream_disk_size_bytes"]
@@ -245,7 +238,7 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / TRAINER.checkpoint).touch()
     os.utime(tmp_path / TRAINER.checkpoint, (1.5e9, 1.5e9))
-    told = samples(scrape(exporter))
+    told = samples(exporter)
     assert told["icestream_checkpoint_timestamp_seconds"] == 1.5e9
     assert told['icestream_restarts_total{service="trainer"}'] == 2.0
     assert told["icestream_trainer_gpu_utilisation_ratio"] == 0.75
@@ -258,7 +251,7 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
 
 
 def test_before_any_status_only_the_machine_is_told(exporter: Exporter) -> None:
-    told = {name.partition("{")[0] for name in samples(scrape(exporter)) if not name.startswith("process_")}
+    told = {name.partition("{")[0] for name in samples(exporter) if not name.startswith("process_")}
     assert told == {"icestream_build_info", "icestream_disk_free_bytes", "icestream_disk_size_bytes"}
 
 
@@ -289,7 +282,7 @@ def test_every_metric_of_dashboard_and_alerts_is_exported(tmp_path: Path, export
     queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     asked = set(re.findall(r"icestream_\w+", "\n".join([*queries, *re.findall("expr: (.*)", ALERTS)])))
     assert len(asked) > 25
-    assert asked <= {name.partition("{")[0] for name in samples(scrape(exporter))}
+    assert asked <= {name.partition("{")[0] for name in samples(exporter)}
 
 
 def test_the_dashboard_asks_the_datasource_that_is_provisioned() -> None:

@@ -166,8 +166,8 @@ def pool(fake_stage: FakeStage) -> Iterator[StagePool]:
     pool.close()
 
 
-def staged_file(file: int) -> StagedFile:
-    return StagedFile(file, "path", Footer(()))
+def staged(file: int) -> StagedFile:
+    return StagedFile(file, f"f{file}", Footer(()))
 
 
 def collect(pool: StagePool, number: int) -> list[StagedFile]:
@@ -182,7 +182,7 @@ def collect(pool: StagePool, number: int) -> list[StagedFile]:
 def test_every_file_comes_back_once_staged_outside_the_callers_thread_and_so_do_errors(
     fake_stage: FakeStage, pool: StagePool
 ) -> None:
-    fake_stage.answers = {file: [staged_file(file)] for file in range(20)}
+    fake_stage.answers = {file: [staged(file)] for file in range(20)}
     for file in range(20):
         pool.submit(file, SOURCE, None)
     assert sorted(one.file for one in collect(pool, 20)) == list(range(20))
@@ -201,7 +201,7 @@ def test_pauses_grow_to_the_longest_and_what_waits_is_told_until_it_is_staged(
     monkeypatch.setattr(stage_pool.time, "monotonic", lambda: now_s)
     monkeypatch.setattr(stage_pool.random, "uniform", lambda low, high: high)
     pool = StagePool(fake_stage, 1)  # type: ignore[arg-type]
-    fake_stage.answers = {3: [NotStaged(3, "no descriptor is left")] * 7 + [staged_file(3)]}
+    fake_stage.answers = {3: [NotStaged(3, "no descriptor is left")] * 7 + [staged(3)]}
     pool.submit(3, SOURCE, FOOTER)
     pauses, found = [], []
     for _ in range(7):
@@ -213,7 +213,7 @@ def test_pauses_grow_to_the_longest_and_what_waits_is_told_until_it_is_staged(
         now_s = due_s
         found = pool.collect()  # the last of them may find at once what it starts
     assert pauses == [1, 2, 4, 8, 10, 10, 10]
-    assert (found or collect(pool, 1)) == [staged_file(3)]
+    assert (found or collect(pool, 1)) == [staged(3)]
     assert pool.problem == ""
     assert fake_stage.footers == [FOOTER] * 8
     pool.close()
@@ -223,10 +223,6 @@ def make(num_files: int, *, budget: int, ahead: int = 1, block_files: int = 2, e
     """Every file takes 10 bytes."""
     blocks = Blocks(num_files, StreamConfig(block_files=block_files, shuffle=False), 0, epochs)
     return StageAhead(blocks, [10] * num_files, budget_bytes=budget, blocks_ahead=ahead)
-
-
-def staged(file: int) -> StagedFile:
-    return StagedFile(file, f"f{file}", Footer(()))
 
 
 def check_invariants(ahead: StageAhead) -> None:
