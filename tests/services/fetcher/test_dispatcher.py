@@ -73,26 +73,6 @@ def make_dispatcher() -> Iterator[Make]:
         check_invariants(dispatcher)
 
 
-def test_a_late_done_is_refused_by_its_lease(make_dispatcher: Make) -> None:
-    dispatcher = make_dispatcher(slots=1)
-    dispatcher.handle("a", m.Hello(1))
-    dispatcher.lose("a")
-    assert leases(dispatcher.handle("b", m.Hello(1))) == [("b", 0, 0)]
-    assert delivered(dispatcher.handle("b", m.Done(0, 1, LAYOUT, TALLY))) == [], "lease 1 was a's"
-    assert dispatcher.counts["stale_messages"] == 1
-    assert delivered(dispatcher.handle("b", m.Done(0, 2, LAYOUT, TALLY))) == [0]
-    assert delivered(dispatcher.handle("b", m.Done(0, 2, LAYOUT, TALLY))) == [], "said twice"
-
-
-def test_a_tally_that_does_not_add_up_is_not_delivered(make_dispatcher: Make) -> None:
-    dispatcher = make_dispatcher(slots=1)
-    dispatcher.handle("a", m.Hello(1))
-    for lease, tally in [(1, m.Tally(rows_read=5, held_out=1)), (2, m.Tally(rows_read=6, outliers=1))]:
-        actions = dispatcher.handle("a", m.Done(0, lease, LAYOUT, tally))
-        assert delivered(actions) == []
-        assert leases(actions) == [("a", 0, 0)], "it is decoded again"
-
-
 def test_what_was_quarantined_in_decoding_is_told(make_dispatcher: Make) -> None:
     dispatcher = make_dispatcher()
     dispatcher.handle("a", m.Hello(1))
@@ -410,42 +390,10 @@ def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(make_d
 # ------------------------------------------------------------------ several trainers
 
 
-def together(make_dispatcher: Make, *, slots: int = 4, want: int = 2, block_units: int = 8) -> Dispatcher:
-    """Dispatcher with the trainers t0 and t1."""
-    dispatcher = make_dispatcher(attach=False, slots=slots)
+def test_another_number_of_trainers_is_refused_until_all_have_left(make_dispatcher: Make) -> None:
+    dispatcher = make_dispatcher(attach=False)
     for rank in range(2):
         dispatcher.handle(f"t{rank}", m.Attach(rank, 2, PLAN, START))
-    dispatcher.add_units([unit(k, k // block_units, k - k % block_units) for k in range(8)])
-    for rank in range(2):
-        dispatcher.handle(f"t{rank}", m.Want(want))
-    return dispatcher
-
-
-def decode(dispatcher: Dispatcher, actions: list[Action]) -> list[tuple[str, int]]:
-    """All leases of the actions, and those that follow, are done; the (trainer, unit) that were delivered."""
-    found = []
-    while actions:
-        action = actions.pop(0)
-        if isinstance(action, Send) and isinstance(action.message, m.Lease):
-            lease = action.message
-            actions += dispatcher.handle(action.peer, m.Done(lease.unit.k, lease.lease, LAYOUT, TALLY))
-        elif isinstance(action, Send) and isinstance(action.message, m.DeliveredUnit):
-            found.append((action.peer, action.message.k))
-        check_invariants(dispatcher)
-    return found
-
-
-def test_trainers_that_are_faster_leave_a_slot_for_the_slowest(make_dispatcher: Make) -> None:
-    dispatcher = together(make_dispatcher, slots=3, want=8)
-    found = decode(dispatcher, dispatcher.handle("a", m.Hello(8)))
-    assert sorted(found) == [(trainer, k) for trainer in ("t0", "t1") for k in (0, 1)]
-    for k in (0, 1):
-        assert decode(dispatcher, dispatcher.handle("t0", m.Release(k))) == [], "t1 holds it"
-    assert sorted(decode(dispatcher, dispatcher.handle("t1", m.Release(0)))) == [("t0", 2), ("t1", 2)]
-
-
-def test_another_number_of_trainers_is_refused_until_all_have_left(make_dispatcher: Make) -> None:
-    dispatcher = together(make_dispatcher)
     dispatcher.handle("t0", m.Bye())
     (refused,) = dispatcher.handle("u", m.Attach(0, 3, PLAN, START))
     assert refused == Send("u", m.Refuse("a trainer is already attached to this run: 2 are expected, not 3"))
@@ -476,9 +424,16 @@ def test_a_stall_is_that_of_who_is_waited_for(
 
 @pytest.fixture
 def two_in_blocks(make_dispatcher: Make) -> Dispatcher:
-    """Dispatcher with two trainers, which have the first units of blocks of two."""
-    dispatcher = together(make_dispatcher, slots=8, want=5, block_units=2)
-    decode(dispatcher, dispatcher.handle("a", m.Hello(8)))
+    """Dispatcher with the trainers t0 and t1, which have the first units of blocks of two."""
+    dispatcher = make_dispatcher(attach=False, slots=8)
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Attach(rank, 2, PLAN, START))
+    dispatcher.add_units([unit(k, k // 2, k - k % 2) for k in range(8)])
+    dispatcher.handle("a", m.Hello(8))
+    for k in range(8):
+        dispatcher.handle("a", m.Done(k, k + 1, LAYOUT, TALLY))
+    for rank in range(2):
+        dispatcher.handle(f"t{rank}", m.Want(5))
     return dispatcher
 
 
