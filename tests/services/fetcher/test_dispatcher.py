@@ -83,18 +83,6 @@ def test_what_was_quarantined_in_decoding_is_told(make_dispatcher: Make) -> None
     assert delivered(actions) == [0]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [m.Want(1), m.Release(0), m.Committed(START), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
-)
-def test_a_message_from_a_stranger_is_counted_and_dropped(
-    make_dispatcher: Make, message: m.TrainerMessage | m.DecoderMessage
-) -> None:
-    dispatcher = make_dispatcher()
-    assert dispatcher.handle("stranger", message) == []
-    assert dispatcher.counts["unexpected_messages"] == 1
-
-
 @pytest.mark.parametrize("file", [1, 7, 2**62])
 def test_a_decoder_can_only_call_files_of_its_unit_bad(make_dispatcher: Make, file: int) -> None:
     dispatcher = make_dispatcher()

@@ -203,23 +203,11 @@ def test_an_answer_that_cannot_be_never_ends_or_never_comes_ends_the_process_and
     assert (tmp_path / "started").read_text() == "xxx"
 
 
-WORDY = {
-    "many columns": {f"observable_number_{i:04d}": [1.0] for i in range(300)},
-    "a long name of wide characters": {"\N{SNOWMAN}" * 5000: [1.0]},
-    "a wide type": {
-        "primary_major_id": [1],
-        "primary_minor_id": [1],
-        "primary": [[1.0]],
-        "muons": [{f"f{i}_{'y' * 20}": 1.0 for i in range(200)}],
-    },
-}
-
-
-@pytest.mark.parametrize("fault", [*WORDY, "a wide type of HDF5"])
-def test_a_fault_that_takes_many_words_is_told_in_few(tmp_path: Path, inspect: Inspection, fault: str) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "hdf5"])
+def test_a_fault_that_takes_many_words_is_told_in_few(tmp_path: Path, inspect: Inspection, kind: str) -> None:
     path = tmp_path / "file"
-    if fault in WORDY:
-        pq.write_table(pa.table(WORDY[fault]), path)
+    if kind == "parquet":
+        pq.write_table(pa.table({"\N{SNOWMAN}" * 5000: [1.0]}), path)
     else:
         with h5py.File(path, "w") as file:
             file["counts"], file["muons"] = np.ones(3, np.int32), np.zeros((3, 5))

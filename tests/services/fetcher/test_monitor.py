@@ -22,7 +22,6 @@ from services.fetcher.dispatcher_state import State
 from services.fetcher.monitor import (
     COOL_DOWN_S,
     GROW_AFTER_S,
-    HEALTH,
     SHRINK_AFTER_S,
     DecoderScaling,
     Exporter,
@@ -210,20 +209,9 @@ def test_every_measurement_is_exported_once(tmp_path: Path, exporter: Exporter) 
     assert 0.0 <= told['icestream_status_age_seconds{service="trainer"}'] < 3600.0
 
 
-def test_states_and_health_are_one_of_those_possible(tmp_path: Path, exporter: Exporter) -> None:
-    write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"state": "streaming", "units_ready": 5}))
-    write_status(tmp_path, "trainer", TRAINER.model_copy(update={"health": "warning", "state": "training"}))
-    told = samples(exporter)
-    assert told["icestream_fetcher_units_ready"] == 5.0, "the newest status"
-    assert [told[f'icestream_trainer_health{{state="{state}"}}'] for state in HEALTH] == [0.0, 1.0, 0.0]
-    assert (
-        told['icestream_trainer_state{state="training"}'] == told['icestream_fetcher_state{state="streaming"}'] == 1.0
-    )
-    assert told['icestream_trainer_state{state="finished"}'] == 0.0
-    assert told['icestream_bottleneck{state="none"}'] == 1.0
-
-
-def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path: Path, exporter: Exporter) -> None:
+def test_states_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(
+    tmp_path: Path, exporter: Exporter
+) -> None:
     write_status(tmp_path, "fetcher", FETCHER)
     write_status(tmp_path, "trainer", TRAINER)
     told = samples(exporter)
@@ -231,9 +219,10 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
         assert not [name for name in told if absent in name]
     assert 0 < told["icestream_disk_free_bytes"] < told["icestream_disk_size_bytes"]
 
-    write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"token_expires_s": 2e9}))
+    write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"state": "streaming", "token_expires_s": 2e9}))
     gpu = GpuStatus(utilisation=0.75, memory_share=0.5, reserved_bytes=77)
-    write_status(tmp_path, "trainer", TRAINER.model_copy(update={"gpu": gpu, "flops_per_s": 2e12}))
+    busy = {"health": "warning", "state": "training", "gpu": gpu, "flops_per_s": 2e12}
+    write_status(tmp_path, "trainer", TRAINER.model_copy(update=busy))
     write_status(tmp_path, "run", RunStatus(restarts={"trainer": 2, "fetcher": 0}))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / TRAINER.checkpoint).touch()
@@ -248,6 +237,14 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
     assert "icestream_trainer_copied_bytes_per_second" in told
     assert "icestream_trainer_gpu_memory_utilisation_ratio" not in told, "not measured"
     assert told["icestream_fetcher_token_expiry_timestamp_seconds"] == 2e9
+    states = [(name, value) for name, value in told.items() if "_state{" in name or "health{" in name]
+    assert sorted(name for name, value in states if value) == [
+        'icestream_fetcher_state{state="streaming"}',
+        'icestream_trainer_health{state="warning"}',
+        'icestream_trainer_state{state="training"}',
+    ]
+    assert len(states) > 3, "the others are 0"
+    assert told['icestream_bottleneck{state="none"}'] == 1.0
 
 
 def test_before_any_status_only_the_machine_is_told(exporter: Exporter) -> None:
