@@ -352,11 +352,10 @@ def state_families(fetcher: FetcherStatus | None, trainer: TrainerStatus | None)
             yield family
 
 
-def gauge(name: str, meaning: str, value: float | None = None, **labels: str) -> GaugeMetricFamily:
-    """Gauge with one sample; with none if there is no value."""
-    family = GaugeMetricFamily(PREFIX + name, meaning)
-    if value is not None:
-        family.add_sample(PREFIX + name, labels, value)
+def gauge(name: str, meaning: str, value: float, **labels: str) -> GaugeMetricFamily:
+    """Gauge with one sample."""
+    family = GaugeMetricFamily(PREFIX + name, meaning, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
     return family
 
 
@@ -387,11 +386,12 @@ class StatusCollector(Collector):
         yield gauge("build_info", "Version of icestream; the value is 1.", 1.0, version=version("icestream"))
 
     def _ages(self, trainer: TrainerStatus | None) -> Iterator[Metric]:
-        age = gauge("status_age_seconds", "Time since the newest status of a service; it grows when that is dead.")
+        meaning = "Time since the newest status of a service; it grows when that is dead."
+        age = GaugeMetricFamily(PREFIX + "status_age_seconds", meaning, labels=["service"])
         for service in ("fetcher", "trainer"):
             with contextlib.suppress(FileNotFoundError):
                 changed_s = (self._run_dir / STATUS_FOLDER / f"{service}.json").stat().st_mtime
-                age.add_sample(age.name, {"service": service}, max(0.0, time.time() - changed_s))
+                age.add_metric([service], max(0.0, time.time() - changed_s))
         yield age
         if trainer is not None and trainer.checkpoint:
             with contextlib.suppress(FileNotFoundError):  # replaced by a newer one a moment ago

@@ -29,12 +29,10 @@ EVENTS = [
 HELD_OUT = set(np.flatnonzero(is_held_out(np.stack([np.arange(SHOWERS), np.zeros(SHOWERS, int)], 1), 0.4)).tolist())
 
 
-def decode(
-    path: Path, which: Which = "trained", stream: StreamConfig = STREAM, schema: EventSchema = MUONS
-) -> tuple[list[int], Tally]:
+def decode(path: Path, which: Which = "trained", schema: EventSchema = MUONS) -> tuple[list[int], Tally]:
     """Showers of the events in the slot, and the counts."""
     unit = Unit(0, 0, 0, 0, (Part(0, str(path), 0, 0, len(EVENTS), 1 << 20, 0),))
-    (one,) = decoded([unit], schema, stream, path.parent, which)
+    (one,) = decoded([unit], schema, STREAM, path.parent, which)
     assert one.tally.adds_up(one.layout)
     return one.arrays.event_columns["primary_id"][:, 0].tolist(), one.tally
 

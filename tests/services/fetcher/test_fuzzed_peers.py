@@ -80,8 +80,7 @@ class Fetcher:
                 raise AssertionError(reason)
 
     def attach(self) -> None:
-        at_the_start = {"rank": 0, "ranks": 1, "plan_hash": PLAN, "cursor": m.Cursor(), "bad_files": ()}
-        self.hear("trainer", dataclasses.replace(good(random.Random(0), m.Attach), **at_the_start))
+        self.hear("trainer", m.Attach(0, 1, PLAN, m.Cursor()))
         self.hear("trainer", m.Want(2))
 
     def run_to_the_end(self) -> None:

@@ -294,12 +294,6 @@ def test_other_signals_that_ask_to_stop_count_as_ctrl_c(stage: Stage, number: si
         signal.signal(number, before)
 
 
-def test_a_process_that_ignores_its_signal_is_killed_when_patience_ends(stage: Stage) -> None:
-    stage.behaviours = dict.fromkeys(EVERYONE, "stubborn")
-    stage.script = [(started(*EVERYONE), CTRL_C)]
-    assert stage.run(stop_timeout_s=0.05).exit_code == 130
-
-
 def test_a_process_that_was_killed_and_does_not_end_is_left_behind_and_named(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
