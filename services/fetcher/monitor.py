@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import time
@@ -139,21 +140,20 @@ class DecoderScaling:
     def __init__(self, most: int) -> None:
         self.wanted = 1
         self._most = max(1, most)
-        self._grow_since_s: float | None = None
-        self._shrink_since_s: float | None = None
-        self._changed_s: float | None = None
+        self._grow_since_s = self._shrink_since_s = math.inf
+        self._changed_s = -math.inf
 
     def update(self, now_s: float, load: Load | None) -> int:
         """Return the number of decoders wanted after this load (None: nothing flows)."""
         if load is not None and load.decoders > self.wanted:
             self._change(now_s, load.decoders)  # a decoder started by hand is kept
-        if load is None or (self._changed_s is not None and now_s - self._changed_s < COOL_DOWN_S):
-            self._grow_since_s = self._shrink_since_s = None
+        if load is None or now_s - self._changed_s < COOL_DOWN_S:
+            self._grow_since_s = self._shrink_since_s = math.inf
             return self.wanted
         self._note(now_s, load)
-        if self._lasts(self._grow_since_s, now_s, GROW_AFTER_S) and self.wanted < self._most:
+        if now_s - self._grow_since_s >= GROW_AFTER_S and self.wanted < self._most:
             self._change(now_s, self.wanted + 1)
-        elif self._lasts(self._shrink_since_s, now_s, SHRINK_AFTER_S):
+        elif now_s - self._shrink_since_s >= SHRINK_AFTER_S:
             self._change(now_s, self.wanted - 1)
         return self.wanted
 
@@ -162,21 +162,17 @@ class DecoderScaling:
         missing = max(0, self.wanted - load.decoders)
         if missing or load.no_credit < STEADY_ABOVE or idle >= 1.0:
             # Decoders still to come will change the load; an idle decoder waits for one late unit, as another would.
-            self._grow_since_s = None
-        elif load.no_credit >= GROW_ABOVE and self._grow_since_s is None:
-            self._grow_since_s = now_s
+            self._grow_since_s = math.inf
+        elif load.no_credit >= GROW_ABOVE:
+            self._grow_since_s = min(self._grow_since_s, now_s)
         if idle + missing < SHRINK_ABOVE or load.no_credit >= STEADY_ABOVE:
-            self._shrink_since_s = None
-        elif self._shrink_since_s is None:
-            self._shrink_since_s = now_s
-
-    @staticmethod
-    def _lasts(since_s: float | None, now_s: float, long_s: float) -> bool:
-        return since_s is not None and now_s - since_s >= long_s
+            self._shrink_since_s = math.inf
+        else:
+            self._shrink_since_s = min(self._shrink_since_s, now_s)
 
     def _change(self, now_s: float, wanted: int) -> None:
         self.wanted, self._changed_s = wanted, now_s
-        self._grow_since_s = self._shrink_since_s = None
+        self._grow_since_s = self._shrink_since_s = math.inf
 
 
 # -------------------------------------------------------------- the status

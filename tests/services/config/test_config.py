@@ -11,7 +11,15 @@ import pytest
 from common.errors import BadInputError, BadInputsError
 from common.paths import CONFIG_FILE
 from services.config import root as start
-from services.config.root import Config, known_keys, load_config, store_config, unused_settings, wait_for_config
+from services.config.root import (
+    Config,
+    known_keys,
+    load_config,
+    store_config,
+    unused_settings,
+    value_of,
+    wait_for_config,
+)
 from workloads import registry
 
 NOTHING: dict[str, str] = {}
@@ -68,10 +76,7 @@ def test_every_known_key_can_be_assigned_its_default(tmp_path: Path) -> None:
     keys = list(known_keys())
     assert {"seed", "stream.slots", "fetcher.strict", "trainer.max_steps", "local.decoders"} <= set(keys)
     for key in keys:
-        value: object = Config()
-        for name in key.split("."):
-            value = getattr(value, name)
-        assert load_config(tmp_path, flags={key: value}, environment=NOTHING) == Config()
+        assert load_config(tmp_path, flags={key: value_of(Config(), key)}, environment=NOTHING) == Config()
 
 
 def test_a_stored_configuration_is_read_back_the_same(tmp_path: Path) -> None:
