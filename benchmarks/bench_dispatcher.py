@@ -152,7 +152,7 @@ def serve(run_dir: Path, num_units: int) -> float:
                                     transport.send(send.peer, send.message)
                             case EndRun():
                                 seconds = time.perf_counter() - wanted_s
-                                for peer in dispatcher.decoders.names:
+                                for peer in list(dispatcher.decoders.by_name):
                                     transport.send(peer, m.Stop())
                 dispatcher.tick(time.monotonic())
             return seconds

@@ -199,7 +199,7 @@ def _act(transport: ServerTransport, dispatcher: Dispatcher, actions: Sequence[A
             case Send(peer, message):
                 transport.send(peer, message)
             case EndRun():
-                for peer in dispatcher.decoders.names:
+                for peer in list(dispatcher.decoders.by_name):
                     transport.send(peer, m.Stop())
                 return True
     return False

@@ -1,15 +1,9 @@
-"""Damaged copies of good files, and what fetcher and decoder make of them; in a process that may crash.
-
-`python damage.py` is that process: it answers each line `PATH` on standard input with one JSON line.
-"""
+"""Damaged copies of good files, and what fetcher and decoder make of them."""
 
 from __future__ import annotations
 
-import json
 import random
-import sys
-import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -149,14 +143,3 @@ def outcome(path: Path, run_dir: Path) -> Outcome:
     if len(set(found.rows)) + quarantined != NUM_EVENTS or len(set(found.rows)) != len(found.rows):
         found.wrong = f"{len(found.rows)} events and {quarantined} quarantined"
     return found
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as run_dir:
-        for line in sys.stdin:
-            sys.stdout.write(json.dumps(asdict(outcome(Path(line.rstrip("\n")), Path(run_dir)))) + "\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

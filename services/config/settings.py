@@ -19,7 +19,6 @@ from common.process import MAX_TRAINERS
 from workloads import registry
 from workloads.registry import NO_MODEL
 
-GIB = 1 << 30
 _MAX_RANGES = 100_000
 
 
@@ -71,11 +70,6 @@ class FetcherConfig(ConfigBranch):
         if self._sharing == 1:
             return text
         return f"{text}, of which each of the {self._sharing} shards here has {self.disk_budget_gib:.3g},"
-
-    @property
-    def disk_budget_bytes(self) -> int:
-        """Most disk space of staged remote files, in bytes."""
-        return int(self.disk_budget_gib * GIB)
 
     @field_validator("ranges")
     @classmethod

@@ -123,11 +123,6 @@ class Outliers:
     """(N,) rules that invalid events break."""
 
 
-def outlier_path(run_dir: Path, unit: Unit, plan: str, folder: str = OUTLIER_FOLDER) -> Path:
-    """Path named by unit, plan hash and inventory digest: decoding again replaces the file, another plan keeps it."""
-    return run_dir / folder / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
-
-
 def write_outliers(
     path: Path, outliers: Sequence[Outliers], workload: EventSchema, publishing: Publishing = nullcontext
 ) -> None:
@@ -286,13 +281,9 @@ class Decode:
         A row has one fate. An event is held out whatever else it is, unless it is invalid: its id may be, too. One that
         is null has no id, and is empty.
         """
-        is_invalid = invalid_rows(pieces)
-        is_outlier, is_empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
-        is_null, is_other = np.zeros(len(counts), np.bool_), self._is_other(pieces)
-        if len(counts) and counts.max() > self.stream.outlier_above:
-            is_outlier = counts > self.stream.outlier_above
-        if self.stream.drop_empty:
-            is_empty = counts == 0
+        is_invalid, is_other = invalid_rows(pieces), self._is_other(pieces)
+        is_outlier, is_null = counts > self.stream.outlier_above, np.zeros(len(counts), np.bool_)
+        is_empty = (counts == 0) & self.stream.drop_empty
         if any(piece.is_null is not None for piece in pieces):
             is_null = np.concatenate(
                 [np.zeros(len(p.counts), np.bool_) if p.is_null is None else p.is_null for p in pieces]
@@ -356,10 +347,11 @@ class Decode:
                 file_names = [names[int(file)] for file in files[chosen]]
                 invalid.append(Outliers(file_names, rows[chosen], piece.invalid_events, reasons=reasons(piece)))
             first += len(piece.counts)
+        # Decoding again replaces the file; another plan, or other inputs, keep it.
+        name = f"unit-{unit.k:010d}-{self._plan[:8]}{unit.source.digest[:8]}.parquet"
         for folder, events_aside in ((OUTLIER_FOLDER, outliers), (INVALID_FOLDER, invalid)):
             if events_aside:
-                path = outlier_path(self.run_dir, unit, self._plan, folder)
-                write_outliers(path, events_aside, self.workload, self.publishing)
+                write_outliers(self.run_dir / folder / name, events_aside, self.workload, self.publishing)
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:

@@ -19,10 +19,9 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.atomic_file import replace_file
+from common.atomic_file import OWNER_ONLY, replace_file
 from common.errors import BadInputError, TransientError
 from common.files.remotes import name_of
 from common.paths import make_for_owner, require_private, user_path
@@ -32,7 +31,6 @@ from common.text import shown
 logger = logging.getLogger(__name__)
 
 _SETTING = "fetcher.cache_dir"
-_FILE_MODE = 0o600
 _REBUILDS = 5
 
 Fetch = Callable[[Path], None]
@@ -42,28 +40,11 @@ Raises TransientError (the partial file is kept, for the next try), BadInputErro
 """
 
 
-@dataclass(frozen=True)
-class Sum:
-    """Size and digest of a file's bytes."""
-
-    size_bytes: int
-    sha256: str  # the fastest that hashlib has: 1.8 GB/s, blake2b 0.9
-
-    @classmethod
-    def of(cls, path: Path) -> Sum:
-        """Return the sum of a file, which is read in full."""
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-            return cls(file.tell(), digest.hexdigest())
-
-    @classmethod
-    def noted(cls, path: Path) -> Sum | None:
-        """Return the sum stored at ``path``; None if there is none, or it is damaged."""
-        try:
-            values = json.loads(path.read_bytes())
-            return cls(int(values["size_bytes"]), str(values["sha256"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
+def _sum_of(path: Path) -> bytes:
+    """Return size and digest of a file, which is read in full, in the form in which they are stored."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")  # the fastest that hashlib has: 1.8 GB/s, blake2b 0.9
+        return json.dumps({"size_bytes": file.tell(), "sha256": digest.hexdigest()}).encode()
 
 
 class Cache:
@@ -167,12 +148,12 @@ class Cache:
         if shutil.disk_usage(part.parent).free < bytes_needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
         fetch(part)
-        arrived = Sum.of(part)
-        if arrived.size_bytes != source.size_bytes:
+        arrived_bytes = part.stat().st_size
+        if arrived_bytes != source.size_bytes:
             part.unlink()
-            raise TransientError(f"{arrived.size_bytes} bytes arrived, the inventory says {source.size_bytes}")
-        part.chmod(_FILE_MODE)
-        replace_file(self._sums / part.name, json.dumps(asdict(arrived)), durable=False)
+            raise TransientError(f"{arrived_bytes} bytes arrived, the inventory says {source.size_bytes}")
+        part.chmod(OWNER_ONLY)
+        replace_file(self._sums / part.name, _sum_of(part), durable=False)
         part.replace(self.path(source))
         self._note_checked(self.path(source))
 
@@ -205,10 +186,10 @@ class Cache:
             return False
         if self._sound.get(path.name) == (status.st_ino, status.st_mtime_ns):
             return True
-        noted = Sum.noted(self._sums / path.name)
-        if status.st_size == source.size_bytes and noted is not None and Sum.of(path) == noted:
-            self._note_checked(path)
-            return True
+        with contextlib.suppress(FileNotFoundError):
+            if status.st_size == source.size_bytes and (self._sums / path.name).read_bytes() == _sum_of(path):
+                self._note_checked(path)
+                return True
         logger.warning("%s: damaged in the cache (%s); fetching it again", shown(source.url), path)
         return False
 

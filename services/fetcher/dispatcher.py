@@ -138,7 +138,7 @@ class Dispatcher:
     @property
     def trainers(self) -> list[str]:
         """Attached trainers."""
-        return self.places.peers
+        return [trainer.peer for trainer in self.places.all if trainer.peer is not None]
 
     @property
     def starved(self) -> bool:
@@ -273,7 +273,6 @@ class Dispatcher:
             logger.warning("decoder %s is gone", peer)
             self._drop_decoder(peer, blame=True)
         if self.places.of(peer) or peer in self._superseded:
-            self.counts["trainers_lost"] += 1
             logger.warning("trainer %s is gone", peer)
             self._drop_trainer(peer)
         return self._pump()
@@ -359,7 +358,6 @@ class Dispatcher:
             decoder.credit += 1
             return False
         if decoder.leases.get(lease) != k:
-            self.counts["stale_messages"] += 1
             return False
         del decoder.leases[lease]
         decoder.credit += 1

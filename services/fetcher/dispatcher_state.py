@@ -272,11 +272,6 @@ class DecoderPool:
         return len(self.by_name)
 
     @property
-    def names(self) -> list[str]:
-        """Names of the decoders."""
-        return list(self.by_name)
-
-    @property
     def num_staying(self) -> int:
         """Number of decoders that were not asked to leave."""
         return sum(not decoder.retired for decoder in self.by_name.values())
@@ -369,11 +364,6 @@ class Trainers:
     def of(self, peer: str) -> TrainerState | None:
         """Return the state of an attached trainer."""
         return next((trainer for trainer in self.all if trainer.peer == peer), None)
-
-    @property
-    def peers(self) -> list[str]:
-        """Attached trainers."""
-        return [trainer.peer for trainer in self.all if trainer.peer is not None]
 
     @property
     def first_k(self) -> int:

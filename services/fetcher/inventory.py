@@ -290,7 +290,11 @@ class RangeListing:
             try:
                 files = future.result()
             except NothingFound as error:
-                self._skip(error)
+                name = self._inventory.next_range.name
+                if not name:
+                    raise
+                logger.warning("range %s is skipped: %s", name, error)
+                self._freeze([], shown(str(error), 1000))
             except (TransientError, BadInputError) as error:
                 self._failed(error, now_s)
             else:
@@ -322,13 +326,6 @@ class RangeListing:
             return True
         # One range beyond the one in training, regardless of its size.
         return blocks.last_block(blocks.range_of(current_block)) >= blocks.per_epoch
-
-    def _skip(self, error: NothingFound) -> None:
-        """Skip a range that is missing or empty."""
-        if not self._inventory.next_range.name:
-            raise error
-        logger.warning("range %s is skipped: %s", self._inventory.next_range.name, error)
-        self._freeze([], shown(str(error), 1000))
 
     def _freeze(self, files: Sequence[SourceFile], note: str = "") -> None:
         self._inventory.freeze(files, note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import time
@@ -139,21 +140,20 @@ class DecoderScaling:
     def __init__(self, most: int) -> None:
         self.wanted = 1
         self._most = max(1, most)
-        self._grow_since_s: float | None = None
-        self._shrink_since_s: float | None = None
-        self._changed_s: float | None = None
+        self._grow_since_s = self._shrink_since_s = math.inf
+        self._changed_s = -math.inf
 
     def update(self, now_s: float, load: Load | None) -> int:
         """Return the number of decoders wanted after this load (None: nothing flows)."""
         if load is not None and load.decoders > self.wanted:
             self._change(now_s, load.decoders)  # a decoder started by hand is kept
-        if load is None or (self._changed_s is not None and now_s - self._changed_s < COOL_DOWN_S):
-            self._grow_since_s = self._shrink_since_s = None
+        if load is None or now_s - self._changed_s < COOL_DOWN_S:
+            self._grow_since_s = self._shrink_since_s = math.inf
             return self.wanted
         self._note(now_s, load)
-        if self._lasts(self._grow_since_s, now_s, GROW_AFTER_S) and self.wanted < self._most:
+        if now_s - self._grow_since_s >= GROW_AFTER_S and self.wanted < self._most:
             self._change(now_s, self.wanted + 1)
-        elif self._lasts(self._shrink_since_s, now_s, SHRINK_AFTER_S):
+        elif now_s - self._shrink_since_s >= SHRINK_AFTER_S:
             self._change(now_s, self.wanted - 1)
         return self.wanted
 
@@ -162,21 +162,17 @@ class DecoderScaling:
         missing = max(0, self.wanted - load.decoders)
         if missing or load.no_credit < STEADY_ABOVE or idle >= 1.0:
             # Decoders still to come will change the load; an idle decoder waits for one late unit, as another would.
-            self._grow_since_s = None
-        elif load.no_credit >= GROW_ABOVE and self._grow_since_s is None:
-            self._grow_since_s = now_s
+            self._grow_since_s = math.inf
+        elif load.no_credit >= GROW_ABOVE:
+            self._grow_since_s = min(self._grow_since_s, now_s)
         if idle + missing < SHRINK_ABOVE or load.no_credit >= STEADY_ABOVE:
-            self._shrink_since_s = None
-        elif self._shrink_since_s is None:
-            self._shrink_since_s = now_s
-
-    @staticmethod
-    def _lasts(since_s: float | None, now_s: float, long_s: float) -> bool:
-        return since_s is not None and now_s - since_s >= long_s
+            self._shrink_since_s = math.inf
+        else:
+            self._shrink_since_s = min(self._shrink_since_s, now_s)
 
     def _change(self, now_s: float, wanted: int) -> None:
         self.wanted, self._changed_s = wanted, now_s
-        self._grow_since_s = self._shrink_since_s = None
+        self._grow_since_s = self._shrink_since_s = math.inf
 
 
 # -------------------------------------------------------------- the status
@@ -251,7 +247,7 @@ class Monitor:
             slots_free=len(units.free),
             arena_bytes=self.arena_bytes,
             decoders=len(dispatcher.decoders),
-            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.names),
+            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.by_name),
             decoders_wanted=wanted,
             decoders_lost=dispatcher.counts["decoders_lost"],
             events_decoded=dispatcher.counts["events_decoded"],
@@ -339,32 +335,24 @@ def named(measurement: str) -> tuple[str, dict[str, str]]:
 
 def state_families(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> Iterator[Metric]:
     """States of the services: of each family one sample is 1, that of the current state, the others are 0."""
-    if fetcher is not None:
-        yield _states("fetcher_state", "State of the fetcher.", fetcher.state, _literals(FetcherStatus, "state"))
-        bottlenecks = _literals(FetcherStatus, "bottleneck")
-        yield _states("bottleneck", "Bottleneck of the last seconds.", fetcher.bottleneck, bottlenecks)
-    if trainer is not None:
-        yield _states("trainer_state", "State of the trainer.", trainer.state, _literals(TrainerStatus, "state"))
-        yield _states("trainer_health", "Health of the newest training steps.", trainer.health, HEALTH)
+    for status, field, name, meaning in (
+        (fetcher, "state", "fetcher_state", "State of the fetcher."),
+        (fetcher, "bottleneck", "bottleneck", "Bottleneck of the last seconds."),
+        (trainer, "state", "trainer_state", "State of the trainer."),
+        (trainer, "health", "trainer_health", "Health of the newest training steps."),
+    ):
+        if status is not None:
+            family = GaugeMetricFamily(PREFIX + name, meaning, labels=["state"])
+            for state in get_args(type(status).model_fields[field].annotation) or HEALTH:
+                family.add_metric([state], float(state == getattr(status, field)))
+            yield family
 
 
-def gauge(name: str, meaning: str, value: float | None = None, **labels: str) -> GaugeMetricFamily:
-    """Gauge with one sample; with none if there is no value."""
-    family = GaugeMetricFamily(PREFIX + name, meaning)
-    if value is not None:
-        family.add_sample(PREFIX + name, labels, value)
+def gauge(name: str, meaning: str, value: float, **labels: str) -> GaugeMetricFamily:
+    """Gauge with one sample."""
+    family = GaugeMetricFamily(PREFIX + name, meaning, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
     return family
-
-
-def _states(name: str, meaning: str, current: str, possible: Iterable[str]) -> Metric:
-    family = gauge(name, meaning)
-    for state in possible:
-        family.add_sample(PREFIX + name, {"state": state}, float(state == current))
-    return family
-
-
-def _literals(status: type[FetcherStatus | TrainerStatus], field: str) -> tuple[str, ...]:
-    return get_args(status.model_fields[field].annotation)
 
 
 class StatusCollector(Collector):
@@ -380,32 +368,31 @@ class StatusCollector(Collector):
         yield from measured_families(measurements(fetcher, trainer))
         yield from state_families(fetcher, trainer)
         yield from self._ages(trainer)
-        yield from self._restarts()
+        run = read_status(self._run_dir, "run", RunStatus)
+        if run is not None:  # else something else than the supervisor starts the services
+            restarts = CounterMetricFamily(
+                PREFIX + "restarts", "Restarts in this session of the run, by service.", labels=["service"]
+            )
+            for service, count in run.restarts.items():
+                restarts.add_metric([service], count)
+            yield restarts
         usage = shutil.disk_usage(self._run_dir)
         yield gauge("disk_free_bytes", "Free space of the run directory's file system.", usage.free)
         yield gauge("disk_size_bytes", "Size of the run directory's file system.", usage.total)
         yield gauge("build_info", "Version of icestream; the value is 1.", 1.0, version=version("icestream"))
 
     def _ages(self, trainer: TrainerStatus | None) -> Iterator[Metric]:
-        age = gauge("status_age_seconds", "Time since the newest status of a service; it grows when that is dead.")
+        meaning = "Time since the newest status of a service; it grows when that is dead."
+        age = GaugeMetricFamily(PREFIX + "status_age_seconds", meaning, labels=["service"])
         for service in ("fetcher", "trainer"):
             with contextlib.suppress(FileNotFoundError):
                 changed_s = (self._run_dir / STATUS_FOLDER / f"{service}.json").stat().st_mtime
-                age.add_sample(age.name, {"service": service}, max(0.0, time.time() - changed_s))
+                age.add_metric([service], max(0.0, time.time() - changed_s))
         yield age
         if trainer is not None and trainer.checkpoint:
             with contextlib.suppress(FileNotFoundError):  # replaced by a newer one a moment ago
                 written_s = (self._run_dir / trainer.checkpoint).stat().st_mtime
                 yield gauge("checkpoint_timestamp_seconds", "Time of the newest checkpoint, since 1970.", written_s)
-
-    def _restarts(self) -> Iterator[Metric]:
-        """Restarts by the supervisor; none where something else starts the services."""
-        run = read_status(self._run_dir, "run", RunStatus)
-        if run is not None:
-            family = CounterMetricFamily(PREFIX + "restarts", "Restarts in this session of the run, by service.")
-            for service, count in run.restarts.items():
-                family.add_sample(family.name + "_total", {"service": service}, count)
-            yield family
 
 
 class Exporter:

@@ -111,7 +111,7 @@ class Planner:
         self.ahead = StageAhead(
             self.blocks,
             self.inventory.staged_bytes,
-            budget_bytes=config.fetcher.disk_budget_bytes,
+            budget_bytes=int(config.fetcher.disk_budget_gib * 2**30),
             budget=config.fetcher.disk_budget,
             blocks_ahead=config.fetcher.blocks_ahead,
         )

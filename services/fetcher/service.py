@@ -354,7 +354,6 @@ class FetcherService:
             self._transport.send(trainer, m.CommitRequest())
 
     def _current_block(self) -> int:
-        """Return the block being delivered."""
         units, k = self._dispatcher.units.planned, self._dispatcher.places.furthest_k
         return units[k].block if k in units else self._planner.ahead.next_to_plan
 
@@ -366,7 +365,7 @@ class FetcherService:
 
     def _stop_decoders(self) -> None:
         """Announce the end of the run to the decoders, and allow them a moment to end."""
-        for peer in self._dispatcher.decoders.names:
+        for peer in self._dispatcher.decoders.by_name:
             self._transport.send(peer, m.Stop())
         deadline_s = time.monotonic() + _LINGER_S
         while self._dispatcher.decoders and time.monotonic() < deadline_s:

@@ -153,7 +153,9 @@ class StagePool:
 
     def submit(self, file: int, source: SourceFile, footer: Footer | None) -> None:
         """Stage a file; ``footer`` if it is known from before."""
-        self._start((file, source, footer))
+        job = (file, source, footer)
+        future = self._threads.submit(self._stage, *job)
+        future.add_done_callback(lambda future: self._tell(job, future))
 
     def collect(self) -> list[StagedFile]:
         """Return the files staged, or found bad, since the last call. Raises unexpected errors of a worker: ENOSPC,
@@ -163,7 +165,7 @@ class StagePool:
         now_s = time.monotonic()
         for due in [due for due in self._again if due[0] <= now_s]:
             self._again.remove(due)
-            self._start(due[1])
+            self.submit(*due[1])
         staged: list[StagedFile] = []
         while not self._done.empty():
             job, future = self._done.get()
@@ -186,10 +188,6 @@ class StagePool:
         self._threads.shutdown(wait=True, cancel_futures=True)
         os.close(self.wake_fd)
 
-    def _start(self, job: Job) -> None:
-        future = self._threads.submit(self._stage, *job)
-        future.add_done_callback(lambda future: self._tell(job, future))
-
     def _tell(self, job: Job, future: Future[StagedFile | NotStaged]) -> None:
         """Hand over the outcome; runs in a worker thread."""
         if not future.cancelled():
@@ -207,9 +205,8 @@ HORIZON_FILES = 200_000
 class NextUse:
     """Index of the blocks ahead, rebuilt once half of it lies behind."""
 
-    def __init__(self, blocks: Blocks, horizon_files: int = HORIZON_FILES) -> None:
+    def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._horizon_files = horizon_files
         self._uses: dict[int, int] = {}  # file -> its first block that is indexed
         self._begin = self._end = 0  # the indexed blocks
 
@@ -225,7 +222,7 @@ class NextUse:
         self._begin = self._end = begin
         num_files = 0
         last = begin + 2 * self._blocks.per_epoch  # by then each file was needed
-        while num_files < self._horizon_files and self._end < last and self._blocks.is_known(self._end):
+        while num_files < HORIZON_FILES and self._end < last and self._blocks.is_known(self._end):
             files = self._blocks.files(self._end)
             for file in files:
                 self._uses.setdefault(file, self._end)

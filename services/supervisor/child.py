@@ -97,7 +97,7 @@ def child_environment(environment: Mapping[str, str], allowed: Sequence[str] = (
 LONGEST_PAUSE_S = 300.0
 """Pause up to which those between restarts grow."""
 HEALTHY_S = 60.0
-"""Lifetime (or the longest pause, if shorter) from which a death counts as a new failure."""
+"""Lifetime from which a death counts as a new failure."""
 
 MOST_FAILURES = 5
 """Failures in a row with the same error and no step in between, after which a restart can't help."""
@@ -120,12 +120,10 @@ _LONGEST_ERROR = 300
 
 
 class RestartPolicy:
-    """The restarts of one process. Pauses double from ``min_s`` to ``max_s`` while it keeps dying early."""
+    """The restarts of one process. Pauses double from ``min_s`` to LONGEST_PAUSE_S while it keeps dying early."""
 
-    def __init__(self, min_s: float, max_s: float = LONGEST_PAUSE_S) -> None:
-        self._min_s = min(min_s, max_s)
-        self._max_s = max_s
-        self._pause_s = self._min_s
+    def __init__(self, min_s: float) -> None:
+        self._min_s = self._pause_s = min_s
         self._started_s = 0.0
         self._starts = 0
         self._returns = 0
@@ -146,10 +144,10 @@ class RestartPolicy:
 
     def died(self, now_s: float) -> float:
         """Return the pause before the restart of a process that ended now."""
-        if now_s - self._started_s > min(self._max_s, HEALTHY_S):
+        if now_s - self._started_s > HEALTHY_S:
             self._pause_s = self._min_s
-        pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, self._max_s)
+        pause_s = min(self._pause_s, LONGEST_PAUSE_S)
+        self._pause_s = 2 * pause_s
         return pause_s
 
 
@@ -168,16 +166,12 @@ class RepeatedFailure:
         """Record a failure with ``error`` (a traceback's last line) at ``step``; True if a restart can't help."""
         if exit_code <= 0 or not error or _OF_THE_MACHINE.match(error):
             return False
-        is_same = without_numbers(error) == self._error and step <= self._furthest_step
+        error = re.sub(r"\d+", "#", error)  # its numbers may be others each time
+        is_same = error == self._error and step <= self._furthest_step
         self.times = self.times + 1 if is_same else 1
-        self._error = without_numbers(error)
+        self._error = error
         self._furthest_step = max(self._furthest_step, step)
         return self.times >= MOST_FAILURES
-
-
-def without_numbers(text: str) -> str:
-    """Return the text by which an error is known again: its numbers may be others each time."""
-    return re.sub(r"\d+", "#", text)
 
 
 class Child:

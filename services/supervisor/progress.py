@@ -164,17 +164,15 @@ class Display:
         console: Console,
         *,
         clock: Callable[[], float] = time.monotonic,
-        plain_line_s: float = PLAIN_LINE_S,
         verbose: bool = False,
     ) -> None:
         """``verbose``: each plain line is followed by one on the hops."""
         self._run_dir = run_dir
         self._console = console
         self._clock = clock
-        self._plain_line_s = plain_line_s
         self._verbose = verbose
         self._began_s = clock()
-        self._next_line_s = self._began_s + plain_line_s
+        self._next_line_s = self._began_s + PLAIN_LINE_S
         self._warned: set[str] = set()
         self._live: Live | None = None
         if console.is_interactive:
@@ -215,7 +213,7 @@ class Display:
         ended = {FETCHER, TRAINER} - {FETCHER if service_of(name) == FETCHER else name for name in processes.pids}
         model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
         if self._live is None:
-            self._next_line_s = now_s + self._plain_line_s
+            self._next_line_s = now_s + PLAIN_LINE_S
             self.say(progress_line(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping))
             if self._verbose and (details := model.details()):
                 self.say(f"         {details}")

@@ -75,14 +75,9 @@ class TrainerGroup:
     """Attempt of all nodes; None: the run is on one machine, and the supervisor starts a lost trainer again."""
     _file: Path = Path()
 
-    @property
-    def end_s(self) -> float:
-        """Time for the others to end by themselves once one has died."""
-        return GROUP_END_S if self.attempt is None else NODE_GROUP_END_S
-
     def environment(self, name: str) -> dict[str, str]:
         """Return the variables of a trainer, by its process name; none for a single one. The first begins a group."""
-        size, rank = self.nodes * self.count, local_rank(name)
+        size, rank = self.nodes * self.count, int(name.partition("-")[2] or "0")
         if size == 1:
             return {}
         if rank == 0:
@@ -105,11 +100,6 @@ class TrainerGroup:
         for former in folder.glob(f"{RANKS_FILES}*"):
             former.unlink(missing_ok=True)
         return folder / f"{RANKS_FILES}{secrets.token_hex(8)}"
-
-
-def local_rank(name: str) -> int:
-    """Return the rank, on this machine, of the trainer with this process name."""
-    return int(name.partition("-")[2] or "0")
 
 
 def cause_of(exit_codes: Mapping[str, int]) -> str:
@@ -327,7 +317,6 @@ class Supervisor:
             child.reap() if child.wait(UNKILLABLE_S) else child.leave_behind()
 
     def _turn(self, received: socket.socket, next_look_s: float) -> None:
-        """Sleep until an event occurs, and handle it."""
         due_s = [next_look_s, self._group_ends_s, *(child.due_s for child in self._children.values())]
         if self._stop is not None:
             due_s.append(self._stop.patience_ends_s)
@@ -434,7 +423,8 @@ class Supervisor:
         """Return the trainer that caused the end of the group; None while others are alive."""
         trainers = self._trainers
         if any(child.alive for child in trainers):
-            patience_s = self._group.end_s if exit_code else STOP_TIMEOUT_S
+            group_end_s = GROUP_END_S if self._group.attempt is None else NODE_GROUP_END_S
+            patience_s = group_end_s if exit_code else STOP_TIMEOUT_S
             self._group_ends_s = min(self._group_ends_s, time.monotonic() + patience_s)
             return None
         self._group_ends_s = math.inf
@@ -490,8 +480,7 @@ class Supervisor:
             self._begin_stop(StopStep(everyone, None, FAREWELL_S), *self._stop_stream())
         elif state == "stopped":
             self.say("the trainer was stopped from outside this run")
-            self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
-            self._begin_stop(*self._stop_stream())
+            self._interrupt()
         else:
             self._fail(FAILED_EXIT_CODE, f"trainer: it ended without having finished (its state: {state})")
 

@@ -29,12 +29,10 @@ EVENTS = [
 HELD_OUT = set(np.flatnonzero(is_held_out(np.stack([np.arange(SHOWERS), np.zeros(SHOWERS, int)], 1), 0.4)).tolist())
 
 
-def decode(
-    path: Path, which: Which = "trained", stream: StreamConfig = STREAM, schema: EventSchema = MUONS
-) -> tuple[list[int], Tally]:
+def decode(path: Path, which: Which = "trained", schema: EventSchema = MUONS) -> tuple[list[int], Tally]:
     """Showers of the events in the slot, and the counts."""
     unit = Unit(0, 0, 0, 0, (Part(0, str(path), 0, 0, len(EVENTS), 1 << 20, 0),))
-    (one,) = decoded([unit], schema, stream, path.parent, which)
+    (one,) = decoded([unit], schema, STREAM, path.parent, which)
     assert one.tally.adds_up(one.layout)
     return one.arrays.event_columns["primary_id"][:, 0].tolist(), one.tally
 
@@ -76,8 +74,3 @@ def test_a_row_without_an_event_has_no_id_and_is_empty(tmp_path: Path) -> None:
     for which in ("trained", "held out"):
         found, tally = decode(tmp_path / "f.parquet", which, schema=nullable)  # type: ignore[arg-type]
         assert (found, tally.empty, tally.held_out) == ([], len(EVENTS), 0)
-
-
-def test_the_order_of_the_others_is_that_without_any_held_out(path: Path) -> None:
-    every = decode(path, stream=STREAM.model_copy(update={"held_out": 0.0}))[0]
-    assert decode(path)[0] == [shower for shower in every if shower not in HELD_OUT]

@@ -81,14 +81,13 @@ def test_nothing_is_too_small_while_the_trainer_waits_for_another_shard() -> Non
 CONFIG = Config.model_validate({"input": ["x.parquet"], "stream": {"slots": 2, "slot_mib": 1}})
 
 
-def leave_status(run_dir: Path) -> None:
-    write_status(run_dir, "fetcher", FetcherStatus(pid=1, state="streaming"))
+FORMER = FetcherStatus(pid=1, state="streaming")
 
 
 def test_a_fetcher_that_is_started_again_waits_for_the_memory_of_the_former_ones_arena(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_status(tmp_path)
+    write_status(tmp_path, "fetcher", FORMER)
     problems = []
 
     def available() -> int:
@@ -109,7 +108,7 @@ def test_memory_that_does_not_come_back_is_an_error_that_names_both_settings(
 ) -> None:
     monkeypatch.setattr(module, "_LET_GO_S", 0.0 if is_restart else 10**6)  # the first fetcher waits for nobody
     if is_restart:
-        leave_status(tmp_path)
+        write_status(tmp_path, "fetcher", FORMER)
     monkeypatch.setattr("common.transport.available_memory_bytes", lambda: 0)
     with pytest.raises(BadInputError, match=r"stream\.slots = 2 × stream\.slot_mib = 1 .*lower one of them"):
         FetcherService(tmp_path, CONFIG)
@@ -140,7 +139,7 @@ def test_a_fetcher_lists_its_inputs_waits_for_a_trainer_and_ends_when_it_is_aske
     for number in range(3):
         (data / f"{number}.parquet").touch()
     run_dir = tmp_path / "run"
-    config = Config.model_validate({"input": [str(data)], "stream": {"slots": 2, "slot_mib": 1}})
+    config = CONFIG.model_copy(update={"input": (str(data),)})
 
     class OnceListed:
         """Stop flag that is set once the status shows that the inputs are listed."""

@@ -13,22 +13,14 @@ from dataclasses import dataclass, field
 import pytest
 from fuzzed_messages import good
 from invariants import check_invariants
+from simulated_peers import EVENTS, FILLED, PLAN
+from simulated_run import unit
 
 from common import messages as m
-from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Replan, Send
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Replan, Restage, Send
 
-PLAN = "ab" * 16
 SLOTS = 3
 UNITS = 60
-UNITS_PER_BLOCK = 5
-ROWS = 5
-NOW_S = 1.0
-
-
-def unit(k: int) -> m.Unit:
-    part = m.Part(file=0, path="f", row_group=0, first_row=0, rows=ROWS, particles=9, file_row=0)
-    first = k - k % UNITS_PER_BLOCK
-    return m.Unit(k=k, epoch=0, block=k // UNITS_PER_BLOCK, block_first_unit=first, parts=(part,))
 
 
 @dataclass
@@ -55,6 +47,9 @@ class Fetcher:
                 case Replan(cursor):
                     self.act(self.dispatcher.add_units([unit(j) for j in range(cursor.block_first_unit, UNITS)]))
                     self.act(self.dispatcher.end_plan())
+                case Restage(files):
+                    for file in files:
+                        self.act(self.dispatcher.restaged(file))
                 case EndRun():
                     self.ended = True
 
@@ -64,13 +59,13 @@ class Fetcher:
             lease = self.boxes["decoder"].popleft()
             assert isinstance(lease, m.Lease)
             self.hear("decoder", m.Decoding(lease.unit.k, lease.lease))
-            self.hear("decoder", m.Done(lease.unit.k, lease.lease, m.Layout(ROWS, 9, 1), m.Tally(rows_read=ROWS)))
+            self.hear("decoder", m.Done(lease.unit.k, lease.lease, FILLED, m.Tally(rows_read=EVENTS)))
 
     def train(self) -> None:
         """Have the good trainer train its next unit."""
         match self.boxes["trainer"].popleft() if self.boxes["trainer"] else None:
             case m.DeliveredUnit() as delivered:
-                assert delivered.layout == m.Layout(ROWS, 9, 1)
+                assert delivered.layout == FILLED
                 self.trained.append(delivered.k)
                 self.hear("trainer", m.Release(delivered.k))
                 self.hear("trainer", m.Want(1))
@@ -80,8 +75,7 @@ class Fetcher:
                 raise AssertionError(reason)
 
     def attach(self) -> None:
-        at_the_start = {"rank": 0, "ranks": 1, "plan_hash": PLAN, "cursor": m.Cursor(), "bad_files": ()}
-        self.hear("trainer", dataclasses.replace(good(random.Random(0), m.Attach), **at_the_start))
+        self.hear("trainer", m.Attach(0, 1, PLAN, m.Cursor()))
         self.hear("trainer", m.Want(2))
 
     def run_to_the_end(self) -> None:
@@ -139,8 +133,8 @@ def claim(rng: random.Random) -> m.Message:
     """Of a trainer: of a plan, a place, or units that it doesn't have."""
     message = good(rng, rng.choice((m.Attach, m.Attach, m.Want, m.Release, m.Committed, m.Finished)))
     if isinstance(message, m.Attach):
-        claims = {"plan_hash": rng.choice((PLAN, PLAN, "00" * 16))}
-        cursor = m.Cursor(rng.randrange(13), rng.randrange(UNITS), rng.randrange(UNITS + 2), rng.randrange(3))
+        claims = {"plan_hash": rng.choice((PLAN, PLAN, "ab" * 16))}
+        cursor = m.Cursor(rng.randrange(21), rng.randrange(UNITS), rng.randrange(UNITS + 2), rng.randrange(3))
         return dataclasses.replace(message, **claims, rank=0, ranks=1, cursor=rng.choice((cursor, message.cursor)))
     if isinstance(message, m.Release) and rng.random() < 0.7:
         return dataclasses.replace(message, k=rng.randrange(UNITS))

@@ -77,20 +77,16 @@ def test_a_list_that_was_published_stays_although_the_files_have_changed(tmp_pat
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
 
 
-@pytest.fixture(params=[errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
-def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without hard links (FUSE, exFAT, some exports of NFS)."""
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_without_hard_links_a_list_is_complete_whenever_it_is_seen_and_one_of_many_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As on FUSE, exFAT, and some exports of NFS."""
 
     def refuse(*paths: object) -> None:
-        raise OSError(request.param, os.strerror(request.param))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
-
-
-@pytest.mark.usefixtures("no_links")
-def test_without_hard_links_a_list_is_complete_whenever_it_is_seen_and_one_of_many_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     path = tmp_path / "files-x.jsonl"
     replace, seen = Path.replace, []
 

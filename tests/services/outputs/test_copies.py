@@ -267,12 +267,6 @@ def test_the_newest_checkpoint_goes_first_and_what_has_not_changed_stays() -> No
     assert changes({STEP(3): one(3)}, manifest) == ([], []), "older than those that are kept"
 
 
-def test_a_manifest_is_the_same_after_it_was_written() -> None:
-    manifest = Manifest(run_id=RUN, files={STEP(2): one(6)})
-    assert parse_manifest(manifest.model_dump_json().encode(), "there") == manifest
-    assert manifest.checkpoints == [STEP(2)]
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from proc import is_alive, wait_for
 
 from common.status import FetcherStatus, write_status
 from services.config.settings import LocalConfig
@@ -67,9 +68,6 @@ elif behaviour == "refuses":
 elif behaviour == "shows its environment":
     print({key: value for key, value in os.environ.items() if "ICESTREAM" in key}, flush=True)
     sys.exit(2)
-elif behaviour == "shows its rank":
-    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")))
-    tell("file-" + os.environ["_ICESTREAM_RANKS_FILE"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
@@ -173,19 +171,7 @@ class Stage:
 
 def assert_gone(pids: list[int]) -> None:
     """None of the processes is left. Killed ones that somebody else has to reap get a moment for it."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    for pid in pids:
-        while is_running(pid):
-            assert time.monotonic() < deadline_s, f"process {pid} is left"
-            time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    wait_for(lambda: not any(map(is_alive, pids)), f"one of the processes {pids} is left")
 
 
 def started(*names: str) -> Callable[[Story], bool]:

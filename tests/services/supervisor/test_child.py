@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from common.locks import RunAttempt
 from common.process import RANKS_FILE_VARIABLE
@@ -28,35 +26,24 @@ from services.trainer.environment import place_from
 
 
 @pytest.mark.parametrize(
-    ("least_s", "longest_s", "pauses"),
-    [(5, 300, [5, 10, 20, 40, 80, 160, 300, 300, 300]), (0, 300, [0, 0, 0]), (10, 4, [4, 4])],
+    ("least_s", "pauses"), [(5, [5, 10, 20, 40, 80, 160, 300, 300, 300]), (0, [0, 0, 0]), (1000, [300, 300])]
 )
-def test_the_pause_doubles_with_each_death_in_a_row_up_to_the_longest(
-    least_s: float, longest_s: float, pauses: list[float]
-) -> None:
-    policy = RestartPolicy(least_s, longest_s)
+def test_the_pause_doubles_with_each_death_in_a_row_up_to_the_longest(least_s: float, pauses: list[float]) -> None:
+    policy = RestartPolicy(least_s)
     for pause_s in pauses:
         policy.started(now_s=1000.0)
         assert policy.died(now_s=1000.0) == pause_s
 
 
-@pytest.mark.parametrize(("longest_s", "healthy_s"), [(300.0, 60.0), (20.0, 20.0)])
-def test_a_process_that_lived_long_enough_starts_with_the_shortest_pause_again(
-    longest_s: float, healthy_s: float
-) -> None:
-    policy = RestartPolicy(5, longest_s)
-    for started_s, died_s, pause_s in (
-        (0.0, 0.0, 5),
-        (0.0, 0.0, 10),
-        (0.0, healthy_s, 20),
-        (100.0, 100.1 + healthy_s, 5),
-    ):
+def test_a_process_that_lived_long_enough_starts_with_the_shortest_pause_again() -> None:
+    policy = RestartPolicy(5)
+    for started_s, died_s, pause_s in ((0.0, 0.0, 5), (0.0, 0.0, 10), (0.0, 60.0, 20), (100.0, 160.1, 5)):
         policy.started(now_s=started_s)
         assert policy.died(now_s=died_s) == pause_s
 
 
 def test_neither_the_first_start_nor_one_that_is_wanted_again_counts_as_a_restart() -> None:
-    policy = RestartPolicy(5, 300)
+    policy = RestartPolicy(5)
     assert policy.restarts == 0
     for restarts in (0, 1, 2):
         policy.started(0.0)
@@ -134,6 +121,7 @@ OTHERS = {
     **{"DB_PASSWORD": "p", "MYSQL_PWD_TOKEN": "p", "OPENAI_API_KEY": "k", "apikey": "k", "SENTRY_DSN": "d"},
     **{"SITE_DATABASE": "postgres://me:password@db/x", "SOME_HEADER": "Bearer abc", "JWT": "eyJhbGciOi.x.y"},
     **{"PEM": "-----BEGIN PRIVATE KEY-----", "MY_PAT": "p", "GIT_COOKIE": "c", "SIGNING_KEYS": "k"},
+    **{"A1_SECRET_2": "s", "site_auth": "s", "SITE_CREDENTIALS": "c", "my_password_3": "p", "SITE_PASS": "p"},
     **{"MYSQL_PWD": "p", "SSHPASS": "p", "LDAP_BINDPW": "p", "SLACK_WEBHOOK_URL": "https://hooks.example/x"},
 }
 ALL = {**HARMLESS, **FEDERATION, **STORES, **PROXY, **WANDB, **OTHERS}
@@ -163,19 +151,6 @@ def test_each_child_gets_the_secrets_that_it_needs_and_no_others(
 
 def test_what_configures_a_run_or_a_rank_is_for_no_child() -> None:
     assert child_environment({"ICESTREAM_SEED": "5", "RANK": "3", "MASTER_PORT": "1"}, ("*",)) == {}
-
-
-WORDS = st.sampled_from(
-    ["TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIALS", "AUTH", "COOKIE", "KEY", "PWD", "PASS", "WEBHOOK"]
-)
-SITE = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=1, max_size=8)
-
-
-@settings(max_examples=200, deadline=None)
-@given(site=SITE, word=WORDS, more=st.one_of(st.just(""), SITE.map("_{}".format)), lower=st.booleans())
-def test_whatever_is_called_a_secret_reaches_no_decoder(site: str, word: str, more: str, lower: bool) -> None:
-    name = f"{site}_{word}{more}"
-    assert child_environment({name.lower() if lower else name: "x"}) == {}
 
 
 @pytest.mark.parametrize(
