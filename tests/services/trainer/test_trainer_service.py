@@ -33,7 +33,7 @@ from workloads.base.batch import Batch
 from workloads.base.checkpoint import FORMAT
 from workloads.base.context import StepContext
 from workloads.base.device import mkl_is_held_back
-from workloads.base.module_training import NoModelTraining
+from workloads.base.module_training import NO_MODEL_TRAINING
 from workloads.base.native import layers
 from workloads.muons.columns import MUONS
 from workloads.muons.models.wgan import WganTask
@@ -378,7 +378,7 @@ def test_a_deterministic_run_on_a_cpu_computes_in_the_same_way_as_any_other() ->
 
 def test_a_models_limits_are_those_of_its_runs_health() -> None:
     config = Config.model_validate({"stream": {"shards": 2}, "trainer": {"model": "none"}})
-    training = NoModelTraining()
+    training = NO_MODEL_TRAINING
     training.alarms, training.shown = {"sameness": 0.3}, ("sameness",)
     state = new_state(config, training, step_context(config, CPU, Ranks.alone()), "plan")
     assert state.watch.judge(1, {"sameness": 0.5}).health is Health.WARNING
