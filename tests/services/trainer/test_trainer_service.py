@@ -378,8 +378,7 @@ def test_a_deterministic_run_on_a_cpu_computes_in_the_same_way_as_any_other() ->
 
 def test_a_models_limits_are_those_of_its_runs_health() -> None:
     config = Config.model_validate({"stream": {"shards": 2}, "trainer": {"model": "none"}})
-    training = NO_MODEL_TRAINING
-    training.alarms, training.shown = {"sameness": 0.3}, ("sameness",)
+    training = replace(NO_MODEL_TRAINING, alarms={"sameness": 0.3}, shown=("sameness",))
     state = new_state(config, training, step_context(config, CPU, Ranks.alone()), "plan")
     assert state.watch.judge(1, {"sameness": 0.5}).health is Health.WARNING
     assert len(state.position.shards) == 2
