@@ -11,7 +11,7 @@ from native_layers import compiled, layers_in_cpp
 from torch import Tensor, nn
 
 from workloads.base.flops import counted_flops
-from workloads.base.native.layers import dense, library_for, pullback
+from workloads.base.native.layers import LAYERS, dense, library_for, pullback
 from workloads.muons.models.wgan_networks import LEAK, Dense
 
 pytestmark = pytest.mark.process  # a compiler
@@ -98,7 +98,7 @@ def test_torch_computes_what_the_library_cannot() -> None:
     rows, weight = torch.randn(3, 5), torch.randn(32, 5)
     assert library_for(rows, weight) is None  # not in use
     with layers_in_cpp():
-        assert library_for(rows, weight) is compiled()
+        assert library_for(rows, weight) is compiled(LAYERS)
         assert library_for(rows, torch.randn(33, 5)) is None
         assert library_for(rows.double(), weight.double()) is None
         assert library_for(rows.to("meta"), weight) is None
