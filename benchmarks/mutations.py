@@ -38,7 +38,7 @@ PARTS = {
         ("tests/services/trainer",),
     ),
     "losses": (
-        ("workloads/muons/models/wgan/*", "workloads/muons/models/likelihood/*"),
+        ("workloads/muons/models/wgan*", "workloads/muons/models/likelihood*"),
         ("tests/workloads/muons/models",),
     ),
 }
