@@ -94,7 +94,7 @@ def test_every_page_that_a_file_names_exists() -> None:
         f"{path.relative_to(ROOT)}: {page}"
         for path in texts
         if path.is_file()
-        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md\b", path.read_text())
+        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md\b", path.read_text(errors="replace"))
         if not (ROOT / page).exists()
     }
     assert gone == set(), "pages are in docs/tutorial, how-to, reference, explanation and development"
