@@ -389,11 +389,7 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def _following(self) -> RaggedBatch:
         """Return the next batch, once it is known whether it is the last one of its epoch."""
-        batch = self._held or self._fetched()
-        if batch is None:
-            self._state = self._state._replace(position=self._end)  # which knows why
-            told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
-            raise BadInputError(f"{told}: look at stream.set_aside")
+        batch = self._held or self._fetched() or self._first_of_next_epoch()
         self._held = batch  # until the next one is here: an error loses none
         following = self._fetched()
         epoch, self._held, is_last = self._state.epoch, following, following is None
@@ -404,6 +400,15 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._first_after = None if self._loaded is None else (ragged, self._loaded)
         self._loaded = self._loaded_over = None
         return ragged
+
+    def _first_of_next_epoch(self) -> FedBatch:
+        """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""
+        self._state = StreamState(self._end, self._state.epoch + 1)
+        batch = self._fetched() if self.counters.events_trained else None
+        if batch is None:
+            told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
+            raise BadInputError(f"{told}: look at stream.set_aside")
+        return batch
 
     def _fetched(self) -> FedBatch | None:
         """Return the batch behind the one that is held back, or else behind the state; None at the end of the epoch."""
