@@ -68,7 +68,9 @@ def simulate(
     Same seed, same bytes. ``force``: replace a data set that was simulated there before. ``options``: those of
     `icestream simulate` for the workload, such as ``preset``. Raises BadInputError.
     """
-    with python_words():
+    from common.slow_progress import no_progress
+
+    with python_words(), no_progress():
         folder = given_path(path, "path")
         write = registry.function(workload, "simulate")
         write(folder, events=events, files=files, seed=seed, force=force, **options)

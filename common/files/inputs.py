@@ -164,8 +164,10 @@ def _nothing_found(text: str) -> NothingFound:
     if not glob.has_magic(text):
         return NothingFound(f"{text}: no such file or directory")
     folder = next(folder for folder in path.parents if not glob.has_magic(str(folder)))
-    exists = "exists" if folder.is_dir() else "does not exist"
-    return NothingFound(f"{text}: no file matches this glob (folder {folder} {exists})")
+    if not folder.is_dir():
+        return NothingFound(f"{text}: no file matches this glob (folder {folder} does not exist)")
+    hint = f"; for the files below it: {folder}" if next(files_below(folder), None) else ""
+    return NothingFound(f"{text}: no file matches this glob (folder {folder} exists{hint})")
 
 
 def _expand_local(text: str, identities: dict[str, Identity]) -> list[SourceFile]:

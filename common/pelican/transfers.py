@@ -206,7 +206,7 @@ class _Transfer:
         length = _length(response)
         expected = size_bytes - (self._have if status == 206 else 0)
         if length not in (None, expected):
-            raise _Failed(f"it offers {length} bytes, the inventory says {expected}", "size")
+            raise _Failed(f"it offers {length} bytes of the {expected} that are missing", "size")
 
     def _check_range(self, header: str) -> None:
         """Raise _Failed for a wrong Content-Range, any part of which may be missing."""

@@ -70,9 +70,11 @@ def compact_command(folder: Path, shard_mib: float) -> None:
     for place in found or [folder]:
         done = compact(place.absolute(), shard_bytes=int(shard_mib * MIB))
         written = f"{done.shards_written:,} shards, {done.bytes_written / MIB:,.1f} MiB, {done.events:,} events"
-        text = f"{done.unit_files:,} unit files, {done.bytes_read / MIB:,.1f} MiB, merged into {written}"
-        removed = f"; {done.files_removed:,} files removed"
-        click.echo(f"{place.absolute()}: {text + removed if done.files_removed else 'nothing to merge'}")
+        text = "nothing to merge"
+        if done.unit_files:
+            text = f"{done.unit_files:,} unit files, {done.bytes_read / MIB:,.1f} MiB, merged into {written}"
+        removed = f"; {done.files_removed:,} files removed" if done.files_removed else ""
+        click.echo(f"{place.absolute()}: {text}{removed}")
 
 
 @dataclass

@@ -128,7 +128,7 @@ def run_trainer(
             require_plan(feed.plan_hash, config)
             training = training_of(config)
             state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
-            _begin(state, config, training, latest, accept_new_plan=accept_new_plan)
+            begin(state, config, training, latest, accept_new_plan=accept_new_plan)
             telemetry = open_telemetry(
                 run_dir,
                 config,
@@ -292,7 +292,7 @@ def _connect(
     return feed
 
 
-def _begin(
+def begin(
     state: TrainState,
     config: Config,
     training: Training,
@@ -314,6 +314,8 @@ def _begin(
         require_same_plan(checkpoint, state.plan_hash, config_json)
     try:
         state.restore(checkpoint)
+    except torch.OutOfMemoryError:
+        raise  # a RuntimeError, too, but of the machine
     except MISFITS as error:
         remedy = "resume with the former values or version, or use --fresh to start over"
         raise misfit(checkpoint, path.name, config, error, remedy) from None

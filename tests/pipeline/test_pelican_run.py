@@ -282,3 +282,22 @@ def test_a_destination_that_can_t_be_read_ends_the_start(
     exit_code, output = processes.run("run", *flags, environment=environment)
     assert exit_code == 2, "what is there can't be known: nothing is begun anew"
     assert "no checkpoint in" in output
+
+
+def test_a_file_that_is_gone_and_one_of_another_size_are_quarantined_with_every_attempt(
+    processes: Processes, served: Served, environment: dict[str, str], showers: Showers
+) -> None:
+    federation, (gone, other, _) = served.federation, served.names
+    sizes = {name: (federation.root / served.path.strip("/") / name).stat().st_size for name in served.names}
+    lines = [f"{federation.url(served.path)}/{name}\t{size}" for name, size in sizes.items()]
+    (processes.logs / "list.txt").write_text("\n".join(lines))
+    (federation.root / served.path.strip("/") / gone).unlink()
+    federation.put(f"{served.path}/{other}", b"PAR1 but not for long")
+    command = ["-i", f"@{processes.logs / 'list.txt'}", *settings(*COUNTING)]
+    summary = processes.train(*command, environment=environment)
+    assert summary.events == {"trained": showers.tables[2].num_rows}
+    reasons = {reason.split(": ")[0].rsplit("/", 1)[1]: reason for reason in summary["quarantined"]}
+    assert reasons.keys() == {gone, other}
+    assert "404" in reasons[gone]
+    assert str(sizes[other]) in reasons[other]
+    assert all("https://localhost:" in reason for reason in reasons.values()), "what each server said"

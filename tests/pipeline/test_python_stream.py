@@ -197,7 +197,12 @@ def test_two_streams_at_once_do_not_disturb_each_other_and_one_without_a_name_is
     assert all(map(is_alive, others))
 
 
-def test_other_files_than_those_of_the_state_are_one_clear_error(shared: Shared, tmp_path: Path) -> None:
+def test_files_without_data_and_other_files_than_those_of_the_state_are_one_clear_error_each(
+    shared: Shared, tmp_path: Path
+) -> None:
+    (tmp_path / "text.parquet").write_text("no Parquet")
+    with pytest.raises(icestream.BadInputError, match="no file is usable"), made(tmp_path / "text.parquet") as stream:
+        next(iter(stream))
     stream = shared.begin()
     next(iter(stream))
     state = stream.state_dict()
@@ -215,6 +220,27 @@ def test_an_epoch_without_any_event_is_an_error_and_not_an_endless_loop(tmp_path
     stream = made(tmp_path, **{"stream.max_particles_per_event": 5})
     with stream, pytest.raises(icestream.BadInputError, match=left_out):
         next(iter(stream))
+
+
+def test_behind_an_epoch_of_damaged_files_the_state_goes_on_once_they_are_mended(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.parquet" for number in range(2)]
+    for number, path in enumerate(paths):
+        write_events(path, make_events([1] * 100, first=100 * number), row_group_rows=50)
+    good = [path.read_bytes() for path in paths]
+    with made(tmp_path) as stream:
+        trained = sum(batch.num_events for batch in stream)
+        for path, content in zip(paths, good, strict=True):
+            footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+            path.write_bytes(content[:4] + bytes(footer - 4) + content[footer:])
+        for _ in range(3):
+            with contextlib.suppress(icestream.BadInputError):
+                list(stream)
+        state = stream.state_dict()
+    for path, content in zip(paths, good, strict=True):
+        path.write_bytes(content)
+    with made(tmp_path) as stream:
+        stream.load_state_dict(state)
+        assert sum(batch.num_events for batch in stream) == trained == 200
 
 
 def test_a_run_directory_keeps_the_list_of_files_and_is_refused_if_it_is_of_a_training(

@@ -69,7 +69,8 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> Non
     ("text", "told"),
     [
         ("nowhere.parquet", "no such file or directory"),
-        ("nowhere-*.parquet", "no file matches this glob"),
+        ("nowhere-*.parquet", r"no file matches this glob \(folder .* exists; for the files below it: "),
+        ("nowhere/*.parquet", r"no file matches this glob \(folder .*nowhere does not exist\)"),
         ("sub/empty", "the directory holds no"),
     ],
 )

@@ -287,3 +287,17 @@ def test_no_more_transfers_run_than_allowed(federation: Federation, connect: Mak
     assert fault.hits >= 2
     assert max(running) == 2
     assert thread.running == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the fault proxy's own connections
+@pytest.mark.parametrize(("how", "first"), [("kill", "Client"), ("freeze", "Timeout")])
+def test_a_cache_process_that_is_killed_or_stopped_costs_one_attempt(
+    federation: Federation, pelican: Make, url: str, tmp_path: Path, how: str, first: str
+) -> None:
+    getattr(federation.caches[0], how)()
+    try:
+        bad, ok = fetched(pelican(timeout_s=SHORT_S if how == "freeze" else TIMEOUT_S), url, tmp_path / "a")
+    finally:
+        federation.caches[0].restart()
+    assert ok == "ok"
+    assert first in bad

@@ -26,7 +26,7 @@ from services.trainer.commits import Checkpoints
 from services.trainer.feed import Feed
 from services.trainer.health import HEALTH_FILE, Health, HealthLimits, HealthLog
 from services.trainer.ranks import Ranks
-from services.trainer.service import new_state, set_up_torch, start_from, step_context, train
+from services.trainer.service import begin, new_state, set_up_torch, start_from, step_context, train, training_of
 from services.trainer.state import TrainState
 from services.trainer.telemetry import Telemetry
 from workloads.base.batch import Batch
@@ -321,6 +321,16 @@ def test_other_networks_are_refused_with_the_file_and_the_remedy(run_dir: Path) 
         BadInputError, match=r"best\.pt: its weights fit no network .*hidden was 16, now 32; use the former"
     ):
         start_from(run_dir, make_task(hidden=32), config_of(hidden=32))
+
+
+def test_a_checkpoint_of_other_networks_is_refused_in_one_line() -> None:
+    first, second = config_of(), config_of(hidden=32)
+    states = [
+        new_state(one, training_of(one), step_context(one, CPU, Ranks.alone()), "plan") for one in (first, second)
+    ]
+    newest = (Path("step-1.pt"), states[0].checkpoint(first.own_json()))
+    with pytest.raises(BadInputError, match=r"^step-1\.pt: its weights fit no network .*--fresh to start over$"):
+        begin(states[1], second, training_of(second), newest, accept_new_plan=False)
 
 
 def test_weights_of_an_earlier_version_are_refused_as_such(run_dir: Path) -> None:

@@ -148,6 +148,8 @@ def with_error(value: float, error: float) -> str:
     if not (math.isfinite(error) and error > 0):
         return plain(value)
     decimals = max(1 - math.floor(math.log10(error)), 0)
+    if decimals > 6:
+        return f"{value:.3g} ± {error:.2g}"
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 

@@ -151,6 +151,7 @@ def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
     assert with_error(0.0123456, 0.00123) == "0.0123 ± 0.0012"
     assert with_error(-12.3456, 1.23) == "-12.3 ± 1.2"
     assert with_error(1234.5, 123.0) == "1234 ± 123"
+    assert with_error(1.2e-7, 3.4e-8) == "1.2e-07 ± 3.4e-08"
     assert with_error(0.5, math.nan) == "0.500"
     assert with_error(math.nan, math.nan) == plain(math.inf) == "–"
 
