@@ -223,11 +223,12 @@ def test_an_epoch_without_any_event_is_an_error_and_not_an_endless_loop(tmp_path
 
 
 def test_behind_an_epoch_of_damaged_files_the_state_goes_on_once_they_are_mended(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.parquet" for number in range(2)]
+    paths = [tmp_path / f"{number}.parquet" for number in range(6)]
     for number, path in enumerate(paths):
-        write_events(path, make_events([1] * 100, first=100 * number), row_group_rows=50)
+        write_events(path, make_events([1] * 1000, first=1000 * number), row_group_rows=50)
+    small: dict[str, object] = {"stream.unit_events": 200, "stream.slots": 4}  # so that damage is met unit by unit
     good = [path.read_bytes() for path in paths]
-    with made(tmp_path) as stream:
+    with made(tmp_path, **small) as stream:
         trained = sum(batch.num_events for batch in stream)
         for path, content in zip(paths, good, strict=True):
             footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -238,9 +239,9 @@ def test_behind_an_epoch_of_damaged_files_the_state_goes_on_once_they_are_mended
         state = stream.state_dict()
     for path, content in zip(paths, good, strict=True):
         path.write_bytes(content)
-    with made(tmp_path) as stream:
+    with made(tmp_path, **small) as stream:
         stream.load_state_dict(state)
-        assert sum(batch.num_events for batch in stream) == trained == 200
+        assert sum(batch.num_events for batch in stream) == trained == 6_000
 
 
 def test_a_run_directory_keeps_the_list_of_files_and_is_refused_if_it_is_of_a_training(
