@@ -26,9 +26,9 @@ DENSITY = (0.55, 0.7)
 
 # Of each count: the limit that `make lint` holds, and the goal that the limit falls to.
 LIMITS = {
-    "product lines": (53_820, 46_000),
+    "product lines": (52_790, 46_000),
     "product files": (218, 218),
-    "test lines": (51_050, 42_000),
+    "test lines": (48_650, 42_000),
     "settings": (108, 108),
     "words of pages": (42_500, 42_500),
 }
