@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Path:
     [
         (
             "{data}/b*.parquet",
-            r"b\*.parquet: no file matches this glob \(folder .*data exists\)",
+            r"b\*.parquet: no file matches this glob \(folder .*data exists; for the files below it: .*data\)",
         ),
         ("{data}/no/*/b*.parquet", r"no file matches this glob \(folder .*/data/no does not exist\)"),
         ("{data}/b.parquet", "b.parquet: no such file or directory"),
