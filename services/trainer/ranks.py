@@ -101,6 +101,7 @@ class Ranks:
         self._group = group
         self._store: Any = None
         self._device_group: Any = None
+        self._connections: set[tuple[int, str]] = set()
 
     @classmethod
     def alone(cls) -> Ranks:
@@ -142,7 +143,7 @@ class Ranks:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=timeout_s)
-        with ranks._watched():
+        with ranks._watched(), ranks._connecting():
             dist.init_process_group(
                 "gloo", store=PrefixStore("group", ranks._store), rank=place.rank, world_size=place.size,
                 timeout=timeout,
@@ -160,7 +161,7 @@ class Ranks:
             return
         self.gather("begins")
         timeout = timedelta(seconds=STEP_TIMEOUT_S)
-        with self._watched():
+        with self._watched(), self._connecting():
             self._group = dist.new_group(backend="gloo", timeout=timeout)
             if device.type == "cuda":
                 self._device_group = dist.new_group(backend="nccl", timeout=timeout)
@@ -227,10 +228,12 @@ class Ranks:
     def _gather_bytes(self, data: bytes, length: int) -> list[bytes]:
         """Bytes of all ranks, each padded with zeros to ``length``."""
         mine = torch.from_numpy(np.frombuffer(data.ljust(length, b"\0"), np.uint8).copy())
-        all_of_them = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
+        all_of_them = torch.empty(self.size, length, dtype=torch.uint8)
         with self._watched():
-            dist.all_gather(all_of_them, mine, group=self._group)
-        return [tensor.numpy().tobytes() for tensor in all_of_them]
+            # gloo's all_gather goes round a ring: each rank waits as often as there are ranks.
+            dist.gather(mine, list(all_of_them) if self.is_first else None, group=self._group)
+            dist.broadcast(all_of_them, 0, group=self._group)
+        return [row.numpy().tobytes() for row in all_of_them]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -240,9 +243,25 @@ class Ranks:
         except RuntimeError as error:
             reason = re.sub(r"^\[\S+\] ", "", " ".join(str(error).split()))
             logger.info("a connection between the ranks broke: %.200s", reason)
+            self._hang_up()
             missing = self._who_is_missing()
             self._abort()
             raise RankLost(missing) from None
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Note the connections that gloo makes in this block: torch can't close them without the other ranks."""
+        before = _open_sockets()
+        yield
+        self._connections |= _open_sockets() - before
+
+    def _hang_up(self) -> None:
+        """Close the connections, so that ranks which wait for this one learn of the end, too, and can say that they
+        live. Those of a lost rank alone are closed already."""
+        for descriptor, _ in self._connections & _open_sockets():
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # gloo ends the process
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _abort(self) -> None:
         """Give up the group: nothing waits for a lost rank any more, neither the device nor a later close().
@@ -281,6 +300,16 @@ class Ranks:
             return "a connection between the ranks broke"
         text = ", ".join(map(str, sorted(left)))
         return f"rank {text} is gone" if len(left) == 1 else f"ranks {text} are gone"
+
+
+def _open_sockets() -> set[tuple[int, str]]:
+    """Return number and name of each socket of this process."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed again, such as that of this loop
+            if (name := os.readlink(entry)).startswith("socket:"):
+                found.add((int(entry.name), name))
+    return found
 
 
 def _await_all(store: Any, place: RankPlace, timeout_s: float, stopped: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""One of two real ranks over gloo, as a process: tries what ranks do with each other.
+"""One of several real ranks over gloo, as a process: tries what ranks do with each other.
 
 python gloo_rank.py sums|task|leaves|freezes|falls-silent FOLDER          (with the environment of a rank)
 """

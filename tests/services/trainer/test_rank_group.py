@@ -36,17 +36,17 @@ PATIENCE_S = 120.0
 CPU = torch.device("cpu")
 
 
-def start_two_ranks(folder: Path, *arguments: str) -> list[Forked]:
-    """gloo_rank.py as both ranks, with the outputs 0.log and 1.log."""
+def start_ranks(folder: Path, *arguments: str, size: int = 2) -> list[Forked]:
+    """gloo_rank.py as each rank, with the outputs 0.log, 1.log, …"""
     here = Path(__file__).resolve().parent
     meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")}
     command = [sys.executable, str(here / "gloo_rank.py"), *arguments]
     tests = here.parents[1]
     paths = os.pathsep.join(map(str, (tests.parent, tests, here)))
     processes = []
-    for rank in range(2):
-        environment = dict(os.environ) | meeting | {"PYTHONPATH": paths}
-        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for rank in range(size):
+        environment = dict(os.environ) | meeting | {"PYTHONPATH": paths, "MASTER_ADDR": "127.0.0.1"}
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
         with (folder / f"{rank}.log").open("wb") as output:
             processes.append(Forked(command, output=output.fileno(), environment=environment, cwd=here))
     return processes
@@ -59,14 +59,14 @@ def end(processes: Sequence[Forked]) -> None:
         process.wait(PATIENCE_S)
 
 
-def two_ranks(folder: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
-    """Both ranks, to their ends."""
-    processes = start_two_ranks(folder, *arguments)
+def all_ranks(folder: Path, *arguments: str, size: int = 2) -> list[subprocess.CompletedProcess[str]]:
+    """The ranks, to their ends."""
+    processes = start_ranks(folder, *arguments, size=size)
     try:
         codes = [process.wait(PATIENCE_S) for process in processes]
     finally:
         end(processes)
-    texts = [(folder / f"{rank}.log").read_text() for rank in range(2)]
+    texts = [(folder / f"{rank}.log").read_text() for rank in range(size)]
     return [subprocess.CompletedProcess([], code, text) for code, text in zip(codes, texts, strict=True)]
 
 
@@ -76,7 +76,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.process
 def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path) -> None:
-    done = two_ranks(tmp_path, "sums", str(tmp_path))
+    done = all_ranks(tmp_path, "sums", str(tmp_path))
     assert [one.returncode for one in done] == [0, 0], done
     one, other = told(tmp_path)
     assert one == other
@@ -92,7 +92,7 @@ def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path) -
 @pytest.mark.process
 def test_a_rank_that_waits_for_a_frozen_one_ends_after_it_was_asked_to_stop(tmp_path: Path) -> None:
     """It runs no handler of a signal, since its interpreter waits for gloo."""
-    first, frozen = start_two_ranks(tmp_path, "freezes", str(tmp_path))
+    first, frozen = start_ranks(tmp_path, "freezes", str(tmp_path))
     try:
         deadline_s = time.monotonic() + PATIENCE_S
         while not (is_suspended(frozen.pid) and "waits" in (tmp_path / "0.log").read_text()):
@@ -107,7 +107,7 @@ def test_a_rank_that_waits_for_a_frozen_one_ends_after_it_was_asked_to_stop(tmp_
 
 @pytest.mark.process
 def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path: Path) -> None:
-    done = two_ranks(tmp_path, "task", str(tmp_path))
+    done = all_ranks(tmp_path, "task", str(tmp_path))
     assert [one.returncode for one in done] == [0, 0], done
     one, other = told(tmp_path)
     assert one == other, "both have the same weights, bit for bit"
@@ -119,18 +119,19 @@ def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("leaver", [0, 1])
-def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int) -> None:
-    done = two_ranks(tmp_path, "leaves", str(tmp_path), str(leaver))
-    assert done[leaver].returncode == 3
-    assert done[1 - leaver].returncode == 0, done
-    assert f"rank {leaver} is gone" in done[1 - leaver].stdout
+@pytest.mark.parametrize(("size", "leaver"), [(2, 0), (2, 1), (4, 1), (4, 2)])
+def test_a_rank_that_dies_is_named_by_all_others(tmp_path: Path, size: int, leaver: int) -> None:
+    """Also by those that wait for the messages of another living one."""
+    done = all_ranks(tmp_path, "leaves", str(tmp_path), str(leaver), size=size)
+    assert done.pop(leaver).returncode == 3
+    for other in done:
+        assert (other.returncode, other.stdout.splitlines()[-1]) == (0, f"rank {leaver} is gone"), done
 
 
 @pytest.mark.process
 def test_a_rank_that_falls_silent_between_steps_is_named_by_the_other(tmp_path: Path) -> None:
     """Its machine is frozen, or cut off: no connection breaks."""
-    first, frozen = start_two_ranks(tmp_path, "falls-silent", str(tmp_path))
+    first, frozen = start_ranks(tmp_path, "falls-silent", str(tmp_path))
     try:
         assert first.wait(PATIENCE_S) == 0
         assert "rank 1 is gone" in (tmp_path / "0.log").read_text()
@@ -169,7 +170,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Ranks]:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr("torch.distributed.all_gather", broken)
+    monkeypatch.setattr("torch.distributed.gather", broken)
     monkeypatch.setattr("torch.distributed.all_reduce", broken)
     monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: pytest.fail("it would hang"))
 
