@@ -307,7 +307,7 @@ def _open_sockets() -> set[tuple[int, str]]:
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed again, such as that of this loop
-            if (name := os.readlink(entry)).startswith("socket:"):
+            if (name := str(entry.readlink())).startswith("socket:"):
                 found.add((int(entry.name), name))
     return found
 
