@@ -121,10 +121,12 @@ MAX_TRAINERS = 256
 RANKS_FILE_VARIABLE = "_ICESTREAM_RANKS_FILE"
 """Variable set by `icestream run` for several trainers: file of the run directory in which they find each other."""
 
+LAUNCH_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""Variable that torchrun alone sets: the name of the launch."""
 RANK_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
-    "TORCHELASTIC_RUN_ID",
+    LAUNCH_VARIABLE,
     RANKS_FILE_VARIABLE,
 )
 """Variables that torchrun sets. The services get those that `icestream run` gives them, and no others."""

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError, IcestreamError, TryAgainError
 from common.options import InputCommand, run_dir_option
-from common.process import StopFlag, end_with
+from common.process import LAUNCH_VARIABLE, StopFlag, end_with
 from icestream.commands.options import run_flags, run_options
 
 EXAMPLES = """\b
@@ -33,7 +33,21 @@ of several machines 75: another one is gone, and torchrun starts all again.
 """
 
 
-@click.command(name="run", epilog=EXAMPLES, cls=InputCommand)
+class _RunCommand(InputCommand):
+    """Command that torchrun may start: only the first process of a machine does anything, and says what is wrong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if LAUNCH_VARIABLE in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
+            ctx.exit()
+        with mistakes_end_torchrun():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with mistakes_end_torchrun():
+            return super().invoke(ctx)
+
+
+@click.command(name="run", epilog=EXAMPLES, cls=_RunCommand)
 @run_dir_option
 @run_options
 @click.option(
@@ -73,44 +87,38 @@ def run(
 
     flags = run_flags(options)
     place = place_of_node(os.environ)
-    if place is not None and place.local_rank:
-        return  # the first process of a machine starts all trainers of it
-    with _mistakes_end_torchrun() if place is not None else nullcontext():
-        if place is not None:
-            if flags["local.trainers"] not in (None, place.trainers):
-                raise BadInputError(
-                    f"--trainers {flags['local.trainers']}, but torchrun --nproc-per-node {place.trainers}"
-                )
-            flags["local.trainers"] = place.trainers
-        if place is not None and shared is not None:
-            if fresh or new_plan:
-                raise BadInputError(
-                    "--fresh and --new-plan are for one machine; to start over, choose another --shared"
-                )
-            from icestream.commands.node_session import NodeSession
+    if place is not None:
+        if flags["local.trainers"] not in (None, place.trainers):
+            raise BadInputError(f"--trainers {flags['local.trainers']}, but torchrun --nproc-per-node {place.trainers}")
+        flags["local.trainers"] = place.trainers
+    if place is not None and shared is not None:
+        if fresh or new_plan:
+            raise BadInputError("--fresh and --new-plan are for one machine; to start over, choose another --shared")
+        from icestream.commands.node_session import NodeSession
 
-            sys.exit(NodeSession(place, shared.absolute(), run_dir, toml, assignments, flags, StopFlag()).run())
-        if shared is not None:
-            raise BadInputError(f"--shared {shared}: for several machines, `torchrun … -m icestream run` on each")
-        if place is not None and place.nodes > 1:
-            raise BadInputError(f"{place.nodes} machines need --shared, a folder that all of them see")
-        from icestream.commands.run_session import run_session  # takes a second, which the help should not
+        sys.exit(NodeSession(place, shared.absolute(), run_dir, toml, assignments, flags, StopFlag()).run())
+    if shared is not None:
+        raise BadInputError(f"--shared {shared}: for several machines, `torchrun … -m icestream run` on each")
+    if place is not None and place.nodes > 1:
+        raise BadInputError(f"{place.nodes} machines need --shared, a folder that all of them see")
+    from icestream.commands.run_session import run_session  # takes a second, which the help should not
 
-        sys.exit(
-            run_session(run_dir, toml, assignments, flags, fresh=fresh, new_plan=new_plan, yes=yes, verbose=verbose)
-        )
+    sys.exit(run_session(run_dir, toml, assignments, flags, fresh=fresh, new_plan=new_plan, yes=yes, verbose=verbose))
 
 
 @contextmanager
-def _mistakes_end_torchrun() -> Iterator[None]:
-    """Let this process end with torchrun, and torchrun with a user's mistake, which each restart would repeat."""
+def mistakes_end_torchrun() -> Iterator[None]:
+    """Let this process end with its torchrun, and torchrun with a user's mistake, which each restart would repeat."""
+    if LAUNCH_VARIABLE not in os.environ:
+        yield
+        return
     end_with(os.getppid(), signal.SIGTERM)
     code: object = 0
     try:
         yield
     except TryAgainError:
         raise
-    except IcestreamError:
+    except (IcestreamError, click.UsageError):
         code = USER_ERROR_EXIT_CODE
         raise
     except SystemExit as end:

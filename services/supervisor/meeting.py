@@ -20,12 +20,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import BadInputError, TryAgainError
 from common.locks import RunAttempt
+from common.process import LAUNCH_VARIABLE
 from common.transport import StopRequested
 
 NODES_FOLDER = "nodes"
 """Folder of the notes in the shared folder, by the number of the node."""
-LAUNCH_VARIABLE = "TORCHELASTIC_RUN_ID"
-"""Variable that torchrun alone sets: the name of the launch."""
 MEETING_S = 180.0
 """Longest wait for the other nodes. One that is lost while all meet is dropped by torchrun at the next start."""
 BEAT_S = 5.0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from faulty_services import STEP_TIMEOUT_VARIABLE
 from runs import Process, Processes, kill
 from zygote import MODULE, PADDING
@@ -15,11 +20,66 @@ from common.locks import newest_number
 WORKER = str(Path(__file__).with_name("torchrun_worker.py"))
 
 
+class Network:
+    """Network of two machines: a namespace for each, and one for what is between them."""
+
+    def __init__(self, name: str) -> None:
+        self._hub = f"{name}-hub"
+        self.namespaces = [f"{name}-{machine}" for machine in range(2)]
+
+    def address(self, machine: int) -> str:
+        return f"192.0.2.{machine + 1}"
+
+    def within(self, machine: int) -> list[str]:
+        return ["ip", "netns", "exec", self.namespaces[machine]]
+
+    def cut(self, state: str) -> None:
+        """Pull the cable of the second machine ("down"), or put it in again ("up")."""
+        _ip("-n", self._hub, "link", "set", "port1", state)
+
+    def listening(self, machine: int) -> set[str]:
+        """Addresses at which a process of the machine listens, without its own and those of its loopback interface."""
+        told = subprocess.run(
+            [*self.within(machine), "ss", "-Hltn"], check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+        return {line.split()[3].rpartition(":")[0] for line in told.splitlines()}
+
+    @classmethod
+    @contextmanager
+    def made(cls) -> Iterator[Network]:
+        """Network that is gone at the end. Skips the test where none can be made."""
+        network = cls(f"ice{secrets.token_hex(3)}")
+        if os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0:
+            pytest.skip("network namespaces need root, and a kernel that allows them")
+        try:
+            _ip("netns", "add", network._hub)
+            _ip("-n", network._hub, "link", "add", "bridge", "type", "bridge")
+            _ip("-n", network._hub, "link", "set", "bridge", "up")
+            for machine, name in enumerate(network.namespaces):
+                _ip("netns", "add", name)
+                cable = ("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"port{machine}")
+                _ip("-n", network._hub, *cable)
+                _ip("-n", network._hub, "link", "set", f"port{machine}", "master", "bridge", "up")
+                _ip("-n", name, "address", "add", f"{network.address(machine)}/24", "dev", "eth0")
+                for interface in ("lo", "eth0"):
+                    _ip("-n", name, "link", "set", interface, "up")
+            yield network
+        finally:
+            for name in (network._hub, *network.namespaces):
+                if Path("/run/netns", name).exists():
+                    _ip("netns", "delete", name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=60)
+
+
 class Nodes:
     """All starts of a run: of each, its torchruns."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str], network: Network | None = None) -> None:
         self.folder = folder
+        self._network = network
         self.shared = folder / "shared"
         self.shared.mkdir(mode=0o700, parents=True)
         self.results = Processes(self.shared, folder)
@@ -37,7 +97,14 @@ class Nodes:
         return self._places[place]
 
     def start(
-        self, place: int, nodes: str, *, trainers: int = 1, brake_after: int | None = None, more: Sequence[str] = ()
+        self,
+        place: int,
+        nodes: str,
+        *,
+        trainers: int = 1,
+        brake_after: int | None = None,
+        launch: str = "of-the-test",
+        more: Sequence[str] = (),
     ) -> Process:
         """Start torchrun on a machine. With ``brake_after``, its trainers are slow from this step on."""
         machine = self.node(place)
@@ -45,16 +112,20 @@ class Nodes:
         environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", STEP_TIMEOUT_VARIABLE: "8"}
         torchrun = (
             *("--nnodes", nodes, "--nproc-per-node", str(trainers), "--max-restarts", "9", "--rdzv-backend", "c10d"),
-            *("--rdzv-id", "of-the-test", "--rdzv-endpoint", str(self.shared / "rendezvous")),
-            *("--rdzv-conf", "store_type=file,last_call_timeout=1", "--local-addr", "127.0.0.1"),
+            *("--rdzv-id", launch, "--rdzv-endpoint", str(self.shared / "rendezvous")),
+            *("--rdzv-conf", "store_type=file,last_call_timeout=1"),
+            *("--local-addr", self._network.address(place) if self._network else "127.0.0.1"),
         )
         program = ("-m", "torch.distributed.run", *torchrun, WORKER, PADDING, MODULE)
         arguments = ("--shared", str(self.shared), *self._arguments, *more)
-        return machine.start("run", *arguments, environment=environment, program=program)
+        within = self._network.within(place) if self._network else ()
+        return machine.start("run", *arguments, environment=environment, program=program, within=within)
 
-    def train(self, nodes: int, *, trainers: int = 1) -> None:
+    def train(self, nodes: int, *, trainers: int = 1, launch: str = "of-the-test", more: Sequence[str] = ()) -> None:
         """Start all nodes, which have to come to a good end."""
-        self.finish([self.start(node, str(nodes), trainers=trainers) for node in range(nodes)])
+        self.finish(
+            [self.start(node, str(nodes), trainers=trainers, launch=launch, more=more) for node in range(nodes)]
+        )
 
     def finish(self, started: Sequence[Process]) -> None:
         """Wait for a good end."""

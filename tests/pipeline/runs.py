@@ -98,11 +98,17 @@ class Processes:
     # ------------------------------------------------------------ starting and waiting
 
     def start(
-        self, verb: str, *arguments: str, environment: Mapping[str, str] | None = None, program: Sequence[str] = ()
+        self,
+        verb: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
+        within: Sequence[str] = (),
     ) -> Process:
         """`icestream VERB --run-dir RUN …` in a session of its own.
 
-        It is forked from a process that has imported everything, or, with ``program``, a new interpreter that runs it.
+        It is forked from a process that has imported everything, or, with ``program``, a new interpreter that runs it,
+        started by the command ``within``.
         """
         output_path = self.logs / f"{len(self.started)}-{verb}.log"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")}
@@ -114,7 +120,9 @@ class Processes:
                 popen = Forked(command, output=output.fileno(), environment=variables, cwd=PACKAGE_ROOT)
             else:
                 streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-                popen = subprocess.Popen(command, cwd=PACKAGE_ROOT, env=variables, start_new_session=True, **streams)
+                popen = subprocess.Popen(
+                    [*within, *command], cwd=PACKAGE_ROOT, env=variables, start_new_session=True, **streams
+                )
         self.started.append(Process(popen, output_path))
         return self.started[-1]
 

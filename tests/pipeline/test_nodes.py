@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from nodes import Nodes
+from nodes import Network, Nodes
 from runs import SMALL_STREAM, kill, same, settings
 from showers import EPOCHS, Showers
 
@@ -79,8 +81,30 @@ def test_two_nodes_train_every_event_and_the_shared_folder_has_the_results(of_tw
         assert not (of_two.node(place).run_dir / "checkpoints").exists()
 
 
-def test_as_many_trainers_on_one_node_learn_the_same_to_the_bit(nodes: Nodes, of_two: Nodes) -> None:
-    nodes.train(1, trainers=2)
+def test_one_two_and_four_nodes_learn_the_same_to_the_bit_with_as_many_trainers(
+    tmp_path: Path, showers: Showers, arguments: list[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number, table in enumerate(showers.tables):
+        for half in range(2):
+            pq.write_table(table.slice(1000 * half, 1000), data / f"{number}-{half}.parquet", row_group_size=200)
+    options = ["-i", str(data), *arguments[2:], *settings("stream.shards=4")]
+    runs = []
+    for number in (1, 2, 4):
+        runs.append(Nodes(tmp_path / str(number), options))
+        try:
+            runs[-1].train(number, trainers=4 // number)
+            runs[-1].assert_nothing_is_left()
+        finally:
+            runs[-1].end()
+    for run in runs[1:]:
+        assert_same(run, runs[0])
+
+
+def test_a_run_that_has_ended_goes_on_with_another_launch(nodes: Nodes, of_two: Nodes) -> None:
+    nodes.train(2, more=("--max-steps", str(CHECKPOINT_STEPS)))
+    nodes.train(2, launch="another", more=("--max-steps", "0"))
     assert_same(nodes, of_two)
 
 
@@ -119,6 +143,27 @@ def test_a_frozen_machine_is_left_behind_and_changes_nothing_when_it_wakes_up(no
     assert_same(nodes, of_two)
 
 
+def test_machines_with_networks_of_their_own_go_on_after_an_outage_between_them(
+    tmp_path: Path, arguments: list[str], of_two: Nodes
+) -> None:
+    with Network.made() as network:
+        run = Nodes(tmp_path, arguments, network)
+        try:
+            started = [run.start(place, "2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
+            run.reach(CHECKPOINT_STEPS, started)
+            for place in range(2):
+                assert network.listening(place) == {network.address(place)}
+            network.cut("down")
+            run.wait(lambda: newest_number(run.shared) > 1, "a start without a network")
+            network.cut("up")
+            run.release()
+            run.finish(started)
+            run.assert_nothing_is_left()
+        finally:
+            run.end()
+        assert_same(run, of_two)
+
+
 def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop_with_a_checkpoint(
     nodes: Nodes, of_two: Nodes
 ) -> None:
@@ -130,8 +175,8 @@ def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop_with_a_checkpo
     started[0] = nodes.start(0, "1:2", brake_after=0)
     nodes.reach_attempt(3, 2)
     step = nodes.results.checkpoint_step()
-    for one in started:
-        one.send(signal.SIGTERM)
+    started[0].send(signal.SIGTERM)
+    os.killpg(started[1].popen.pid, signal.SIGINT)  # Ctrl-C in its terminal
     assert nodes.ends(started) == [1, 1], nodes.report()
     assert nodes.results.summary()["exit_code"] == 130
     assert (

@@ -39,7 +39,9 @@ def refused(place: Path, *arguments: str, **variables: str) -> str:
 
 
 def test_the_first_process_of_a_machine_stands_for_it(tmp_path: Path) -> None:
-    assert started(tmp_path, LOCAL_RANK="3", LOCAL_WORLD_SIZE="4").exit_code == 0
+    """It alone says what is wrong, too."""
+    silent = started(tmp_path, "--epoch", "3", LOCAL_RANK="3", LOCAL_WORLD_SIZE="4")
+    assert (silent.exit_code, silent.output) == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -89,6 +91,8 @@ def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path, torchrun_is_sent
     assert "no input given" in refused(tmp_path)
     assert torchrun_is_sent == [signal.SIGTERM]
     assert "--set stream.shards" in refused(tmp_path, "-i", "x", GROUP_WORLD_SIZE="2", LOCAL_WORLD_SIZE="17")
+    assert "No such option '--epoch'" in refused(tmp_path, "--epoch", "3")
+    assert torchrun_is_sent == 3 * [signal.SIGTERM]
 
 
 def test_a_shared_folder_in_which_nothing_can_be_written(tmp_path: Path) -> None:
