@@ -66,7 +66,6 @@ class _RunCommand(InputCommand):
     help="On several machines, started by torchrun: folder that all of them see, with checkpoints and all other"
     " results. RUN_DIR is then on each machine's own disk.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Without a terminal: show the queues below each progress line.")
 def run(
     run_dir: Path,
     toml: Path | None,
@@ -74,7 +73,6 @@ def run(
     fresh: bool,
     yes: bool,
     new_plan: bool,
-    verbose: bool,
     shared: Path | None,
     **options: Any,
 ) -> None:
@@ -103,7 +101,7 @@ def run(
         raise BadInputError(f"{place.nodes} machines need --shared, a folder that all of them see")
     from icestream.commands.run_session import run_session  # takes a second, which the help should not
 
-    sys.exit(run_session(run_dir, toml, assignments, flags, fresh=fresh, new_plan=new_plan, yes=yes, verbose=verbose))
+    sys.exit(run_session(run_dir, toml, assignments, flags, fresh=fresh, new_plan=new_plan, yes=yes))
 
 
 @contextmanager

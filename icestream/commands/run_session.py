@@ -94,7 +94,6 @@ def run_session(
     fresh: bool,
     new_plan: bool,
     yes: bool,
-    verbose: bool,
 ) -> int:
     """Run to the end, unless the run is complete already; return the exit code.
 
@@ -115,10 +114,10 @@ def run_session(
                 if fresh:
                     delete_own_contents(run_dir, yes)
                 delete_inventory(run_dir)
-        return _run_as(run_dir, config, fresh=fresh, new_plan=new_plan, verbose=verbose)
+        return _run_as(run_dir, config, fresh=fresh, new_plan=new_plan)
 
 
-def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool, verbose: bool) -> int:
+def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> int:
     stored = run_dir / CONFIG_FILE
     former_config = stored.read_text() if stored.exists() else None
     former_status = read_status(run_dir, "trainer", TrainerStatus)
@@ -143,7 +142,7 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool, verbo
         return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
     shards = range(config.stream.shards) if config.stream.shards > 1 else range(0)
-    outcome = supervise(run_dir, config, command_for, shards, take_over=fresh, verbose=verbose)
+    outcome = supervise(run_dir, config, command_for, shards, take_over=fresh)
     status = read_status(run_dir, "trainer", TrainerStatus)
     trained = status is not None and status != former_status and status.state != "starting"
     if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
@@ -190,14 +189,13 @@ def supervise(
     group: TrainerGroup | None = None,
     *,
     take_over: bool = False,
-    verbose: bool = False,
 ) -> SessionOutcome:
     """Run the services of this machine until the end, with the display and the copies of the results.
 
     ``shards``, ``group``: see Supervisor. ``take_over``: another run's copies at the destination are replaced.
     """
     secrets = secrets_allowed(config)
-    with supervisor_log(run_dir) as log, Display(run_dir, Console(), verbose=verbose) as display:
+    with supervisor_log(run_dir) as log, Display(run_dir, Console()) as display:
 
         def say(text: str) -> None:
             log.info("%s", text)

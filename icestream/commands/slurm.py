@@ -110,20 +110,8 @@ def slurm(
     fewest, trainers = checked_nodes(nodes, trainers or gpus, shared, toml, assignments, options)
     words = [*options, *(word for assignment in assignments for word in ("--set", assignment))]
     words += ["-c", str(toml.absolute())] if toml is not None else []
-    click.echo(
-        script(
-            name=name,
-            nodes=nodes,
-            fewest=fewest,
-            gpus=gpus,
-            trainers=trainers,
-            time=time,
-            shared=user_path(shared).absolute(),
-            run_dir=user_path(run_dir).absolute(),
-            options=words,
-        ),
-        nl=False,
-    )
+    folders = [user_path(folder).absolute() for folder in (shared, run_dir)]
+    click.echo(script(name, time, nodes, fewest, gpus, trainers, *folders, words), nl=False)
 
 
 def checked_nodes(
@@ -172,13 +160,12 @@ def _options_of_run(**_: Any) -> None:
 
 
 def script(
-    *,
     name: str,
+    time: str,
     nodes: str,
     fewest: int,
     gpus: int,
     trainers: int,
-    time: str,
     shared: Path,
     run_dir: Path,
     options: Sequence[str],

@@ -74,12 +74,6 @@ class ProgressModel:
     """Of each hop over the last seconds the shares of time, in percent, in which its producer waited, its consumer
     waited, and it was full; empty before data flow."""
 
-    def details(self) -> str:
-        """Return the bottleneck and waits at every hop in one line; empty before data flow."""
-        words = [f"{label} {text}" for label, text in self.rows if label in ("slots", "bottleneck")]
-        hops = [f"{name} {put:.0f}/{get:.0f}/{full:.0f}" for name, (put, get, full) in self.hops.items()]
-        return ", ".join([*words, *hops, "(put waits/get waits/full in %)"]) if hops else ""
-
 
 def progress_model(
     fetcher: FetcherStatus | None,
@@ -158,19 +152,10 @@ def _fetcher_rows(fetcher: FetcherStatus, trainer: TrainerStatus | None, *, stop
 class Display:
     """Progress display of one session: a live view on a terminal, otherwise a line at intervals."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        console: Console,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        verbose: bool = False,
-    ) -> None:
-        """``verbose``: each plain line is followed by one on the hops."""
+    def __init__(self, run_dir: Path, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
         self._console = console
         self._clock = clock
-        self._verbose = verbose
         self._began_s = clock()
         self._next_line_s = self._began_s + PLAIN_LINE_S
         self._warned: set[str] = set()
@@ -210,14 +195,12 @@ class Display:
         if self._live is None and now_s < self._next_line_s:
             return
         elapsed_s, stopping = now_s - self._began_s, processes.stopping
-        ended = {FETCHER, TRAINER} - {FETCHER if service_of(name) == FETCHER else name for name in processes.pids}
-        model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
         if self._live is None:
             self._next_line_s = now_s + PLAIN_LINE_S
             self.say(progress_line(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping))
-            if self._verbose and (details := model.details()):
-                self.say(f"         {details}")
         else:
+            ended = {FETCHER, TRAINER} - {FETCHER if service_of(name) == FETCHER else name for name in processes.pids}
+            model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
             # Narrower than the terminal: an echoed ^C at the last row's end would wrap, and leave its border behind.
             view = Constrain(render(model), max(20, self._console.width - _ECHO_COLUMNS))
             live = self._live
