@@ -42,6 +42,7 @@ EVENTS = 4000
 STREAM = (
     *(one for one in SMALL_STREAM if not one.startswith(("trainer.wgan", "stream.block_files", "stream.batch_events"))),
     *("stream.shards=2", "stream.block_files=1", "stream.batch_events=20", "trainer.checkpoint_every=2"),
+    *("local.decoders=1", "trainer.model=held_model:TRAINING"),
 )
 """Two shards, and 200 small steps."""
 
@@ -152,12 +153,8 @@ class Run:
         command = (
             *(sys.executable, TESTS.parent / "examples" / "ray_torchrun.py", "--address", self._machines.address),
             *("--machines", "2", "--cpus", "1", "--wait-s", "2", "--shared", self.shared),
-            *("--run-dir", self._folder.name, "-i", self._folder / "data", "--epochs", "1", "--decoders", "1"),
-            *(
-                "--model",
-                "held_model:TRAINING",
-                *settings(*STREAM, f"trainer.own.released={self._folder / 'released'}"),
-            ),
+            *("--run-dir", self._folder.name, "-i", self._folder / "data", "--epochs", "1"),
+            *settings(*STREAM, f"trainer.own.released={self._folder / 'released'}"),
         )
         # A shell that starts the tests in its background has them, and so the driver, ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)

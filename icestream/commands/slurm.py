@@ -110,8 +110,8 @@ def slurm(
     fewest, trainers = checked_nodes(nodes, trainers or gpus, shared, toml, assignments, options)
     words = [*options, *(word for assignment in assignments for word in ("--set", assignment))]
     words += ["-c", str(toml.absolute())] if toml is not None else []
-    folders = [user_path(folder).absolute() for folder in (shared, run_dir)]
-    click.echo(script(name, time, nodes, fewest, gpus, trainers, *folders, words), nl=False)
+    shared, run_dir = user_path(shared).absolute(), user_path(run_dir).absolute()
+    click.echo(script(name, time, nodes, fewest, gpus, trainers, shared, run_dir, words), nl=False)
 
 
 def checked_nodes(

@@ -123,9 +123,8 @@ class Nodes:
 
     def train(self, nodes: int, *, trainers: int = 1, launch: str = "of-the-test", more: Sequence[str] = ()) -> None:
         """Start all nodes, which have to come to a good end."""
-        self.finish(
-            [self.start(node, str(nodes), trainers=trainers, launch=launch, more=more) for node in range(nodes)]
-        )
+        options = {"trainers": trainers, "launch": launch, "more": more}
+        self.finish([self.start(node, str(nodes), **options) for node in range(nodes)])
 
     def finish(self, started: Sequence[Process]) -> None:
         """Wait for a good end."""

@@ -109,7 +109,6 @@ def test_a_list_of_other_inputs_does_not_hide_a_mistyped_one(tmp_path: Path) -> 
 def test_a_checkpoint_of_a_refused_start_is_forgotten_with_its_records(tmp_path: Path) -> None:
     """A trainer that is stopped before its first step saves the plan of settings that were wrong."""
     save(tmp_path, 0)
-    (tmp_path / "checkpoints" / "step-000000000.pt").rename(tmp_path / "checkpoints" / "step-000000000.pt")
     (tmp_path / "checkpoints" / "step-000000040.pt.kept").touch()  # somebody's own
     start(tmp_path, "/right")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000040.pt.kept"]
