@@ -53,7 +53,7 @@ def test_each_pod_of_the_job_runs_a_torchrun_that_its_parser_reads_for_as_many_m
     assert int(options.nproc_per_node) == container["resources"]["limits"]["nvidia.com/gpu"]
     assert (options.module, options.training_script) == (True, "icestream")
     shared = parsed(options.training_script_args)["shared"]
-    assert shlex.split(made) == ["mkdir", "-p", "-m", "700", shared]
+    assert shlex.split(made) == ["mkdir", "-p", "-m", "700", shared, "&&", "chmod", "go-w", shared]
     assert options.rdzv_endpoint == f"{shared}/rendezvous"
     variables = {variable["name"] for variable in container["env"]}
     assert {options.rdzv_id, options.local_addr} == {"$JOB", "$POD_IP"} <= {f"${name}" for name in variables}

@@ -116,10 +116,10 @@ class NodeSession:
             for former in (self.shared / LOCKS_FOLDER).glob(f"{RANKS_FILES}*"):
                 former.unlink(missing_ok=True)
             settings = SharedSettings(self.shared, attempt)
-            note, ended = None, threading.Event()
+            note, ended = self._note(attempt, nodes), threading.Event()
             try:
                 config = self._prepare(settings, nodes)
-                note = self._note(attempt, settings.digest(), config, nodes)
+                note = note.model_copy(update={"settings": settings.digest(), "build": build_of(config)})
                 threading.Thread(target=self._meeting.beat, args=(ended,), name="beat", daemon=True).start()
                 self._meeting.gather(attempt, note)
                 exit_code, text = self._until_the_end(config, attempt, nodes)
@@ -132,10 +132,9 @@ class NodeSession:
             ended.set()
             if exit_code == USER_ERROR_EXIT_CODE:
                 settings.put_back()
-            if note is not None:
-                with contextlib.suppress(TryAgainError):  # a later attempt has a note of its own
-                    end = {"state": "ended", "exit_code": exit_code, "text": text}
-                    self._meeting.tell(attempt, note.model_copy(update=end))
+            with contextlib.suppress(TryAgainError):  # a later attempt has a note of its own
+                end = {"state": "ended", "exit_code": exit_code, "text": text}
+                self._meeting.tell(attempt, note.model_copy(update=end))
             return exit_code
 
     def _other(self, nodes: int) -> int:
@@ -218,19 +217,18 @@ class NodeSession:
         store_config(self.run_dir, config)
         return config
 
-    def _note(self, attempt: RunAttempt, settings: str, config: Config, used: int) -> NodeNote:
+    def _note(self, attempt: RunAttempt, used: int) -> NodeNote:
         return NodeNote(
             attempt=attempt.number,
             state="gathering",
             launch=self.place.launch,
+            port=self.place.port,
             nodes=self.place.nodes,
             used=used,
             host=os.uname().nodename,
             pid=os.getpid(),
             since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
             run_dir=str(self.run_dir.absolute()),
-            settings=settings,
-            build=build_of(config),
         )
 
     def _check(self, note: NodeNote, nodes: int) -> None:

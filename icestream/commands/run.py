@@ -110,7 +110,8 @@ def mistakes_end_torchrun() -> Iterator[None]:
     if LAUNCH_VARIABLE not in os.environ:
         yield
         return
-    end_with(os.getppid(), signal.SIGTERM)
+    torchrun = os.getppid()
+    end_with(torchrun, signal.SIGTERM)
     code: object = 0
     try:
         yield
@@ -123,5 +124,5 @@ def mistakes_end_torchrun() -> Iterator[None]:
         code = end.code
         raise
     finally:
-        if code == USER_ERROR_EXIT_CODE:
-            os.kill(os.getppid(), signal.SIGTERM)
+        if code == USER_ERROR_EXIT_CODE and os.getppid() == torchrun:  # it may be dead, and its children another's
+            os.kill(torchrun, signal.SIGTERM)

@@ -61,10 +61,10 @@ rm -f "$meeting".*
 exit "$code"
 """
 
-TIME = re.compile(r"\d+(-\d+)?(:\d+){0,2}|UNLIMITED")
+TIME = re.compile(r"\d+(-\d+)?(:\d+){0,2}|UNLIMITED", re.ASCII)
 """Pattern of Slurm's times: minutes, minutes:seconds, hours:minutes:seconds, days-hours, …"""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-NODES = re.compile(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?")
+NODES = re.compile(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", re.ASCII)
 
 
 class _RunCommand(click.Command):

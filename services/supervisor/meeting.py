@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.errors import BadInputError, TryAgainError
+from common.errors import USER_ERROR_EXIT_CODE, BadInputError, TryAgainError
 from common.locks import RunAttempt
 from common.process import LAUNCH_VARIABLE
 from common.transport import StopRequested
@@ -54,6 +54,10 @@ class NodePlace:
     """MASTER_ADDR: address of node 0; trainers listen at the interface that leads there"""
     launch: str
     """TORCHELASTIC_RUN_ID, the same at all starts"""
+    port: str = ""
+    """MASTER_PORT, the same for all nodes of a start"""
+    keeps_port: bool = False
+    """TORCHELASTIC_USE_AGENT_STORE: all starts have that port; else each has another one"""
 
 
 def place_of_node(environment: Mapping[str, str]) -> NodePlace | None:
@@ -68,6 +72,8 @@ def place_of_node(environment: Mapping[str, str]) -> NodePlace | None:
             trainers=int(environment["LOCAL_WORLD_SIZE"]),
             address=environment["MASTER_ADDR"],
             launch=environment[LAUNCH_VARIABLE],
+            port=environment["MASTER_PORT"],
+            keeps_port=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         )
     except (KeyError, ValueError) as error:
         raise BadInputError(f"{LAUNCH_VARIABLE} is set, but torchrun's other variables are not: {error}") from None
@@ -81,6 +87,7 @@ class NodeNote(BaseModel):
     attempt: int
     state: Literal["gathering", "running", "ended"]
     launch: str
+    port: str
     nodes: int
     used: int
     """Number of nodes, of all, that share the run's shards; the others are spare."""
@@ -89,9 +96,9 @@ class NodeNote(BaseModel):
     since: str
     run_dir: str
     """Its own run directory, on its host."""
-    settings: str
+    settings: str = ""
     """Digest of the run's config.json in the shared folder."""
-    build: str
+    build: str = ""
     """Version of icestream and plan hash: they must be the same everywhere."""
     exit_code: int = 0
     """Exit code, once it has ended."""
@@ -126,17 +133,22 @@ class Meeting:
     def join(self, used: int, check: Callable[[NodeNote], None]) -> RunAttempt:
         """Answer node 0 and wait until it runs; return the attempt. ``check`` raises if this node doesn't fit.
 
-        ``used``: nodes that share the shards, by the settings of this one. Raises BadInputError, TryAgainError,
-        StopRequested.
+        ``used``: nodes that share the shards, by the settings of this one. Raises BadInputError, also for a mistake of
+        which node 0 tells, TryAgainError, StopRequested.
         """
         answered = 0
+        former = read_note(self.shared) if self.place.keeps_port else None
+        place = (self.place.launch, self.place.port, self.place.nodes)
         for _ in self._turns(lambda: f"node 0 (all meet in {self.shared})"):
             note = read_note(self.shared)
-            if note is None or (note.launch, note.nodes) != (self.place.launch, self.place.nodes):
+            if note is None or (note.launch, note.port, note.nodes) != place:
                 continue
-            if note.attempt == answered and note.state != "gathering":
-                if note.state == "ended":
-                    raise TryAgainError(f"{note}: {note.text or 'it has ended'}")
+            if note.state == "ended":
+                if note == former:  # told at an earlier start
+                    continue
+                is_mistake = note.exit_code == USER_ERROR_EXIT_CODE
+                raise (BadInputError if is_mistake else TryAgainError)(f"{note}: {note.text or 'it has ended'}")
+            if note.attempt == answered and note.state == "running":
                 break
             if note.attempt != answered and note.state == "gathering":
                 if note.used != used:

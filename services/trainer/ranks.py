@@ -92,13 +92,13 @@ class RankLost(Exception):
 class Ranks:
     """Ranks of a run, as seen by one of them. Every method is called by all of them, in the same order."""
 
-    def __init__(self, rank: int, size: int, group: Any = None) -> None:
-        """``group``: process group of torch for texts and bytes; None: the default one."""
+    def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         """Number of this rank, from 0."""
         self.size = size
         """Number of ranks."""
-        self._group = group
+        self._group: Any = None
+        """Process group of torch for texts and bytes; None: the default one."""
         self._store: Any = None
         self._device_group: Any = None
         self._connections: set[tuple[int, str]] = set()
@@ -111,7 +111,10 @@ class Ranks:
     @classmethod
     def of_callers_group(cls) -> Ranks:
         """Ranks of the process group that the caller of icestream has made. All ranks call this at the same time."""
-        return cls(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+        ranks = cls(dist.get_rank(), dist.get_world_size())
+        with ranks._connecting():
+            ranks._group = dist.new_group(backend="gloo")
+        return ranks
 
     @classmethod
     def join(cls, place: RankPlace, device: torch.device, *, timeout_s: float, stopped: Callable[[], bool]) -> Ranks:
@@ -244,7 +247,7 @@ class Ranks:
             reason = re.sub(r"^\[\S+\] ", "", " ".join(str(error).split()))
             logger.info("a connection between the ranks broke: %.200s", reason)
             self._hang_up()
-            missing = self._who_is_missing()
+            missing = self._who_is_missing() or f"a connection between the ranks broke: {reason}"
             self._abort()
             raise RankLost(missing) from None
 
@@ -252,15 +255,18 @@ class Ranks:
     def _connecting(self) -> Iterator[None]:
         """Note the connections that gloo makes in this block: torch can't close them without the other ranks."""
         before = _open_sockets()
-        yield
-        self._connections |= _open_sockets() - before
+        try:
+            yield
+        finally:
+            self._connections |= _open_sockets() - before
 
     def _hang_up(self) -> None:
         """Close the connections, so that ranks which wait for this one learn of the end, too, and can say that they
         live. Those of a lost rank alone are closed already."""
         for descriptor, _ in self._connections & _open_sockets():
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # gloo ends the process
+                is_listener = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)  # gloo would end us
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and not is_listener:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _abort(self) -> None:
@@ -284,7 +290,8 @@ class Ranks:
             logger.warning("nccl did not give up a lost rank within %g s; this rank ends without it", _ABORT_S)
 
     def _who_is_missing(self) -> str:
-        """Text on the missing ranks: the remaining ranks register in the store; the others are gone."""
+        """Text on the missing ranks: the remaining ranks register in the store; the others are gone, or busy for longer
+        than three seconds. Empty: none is missing."""
         left = set(range(self.size)) - {self.rank}
         if self._store is None:  # a group of the caller
             return "another rank is gone"
@@ -295,11 +302,9 @@ class Ranks:
                 left = {rank for rank in left if not self._store.check([f"left/{rank}"])}
                 time.sleep(_POLL_S)
         except RuntimeError:
-            return "rank 0 is gone"  # rank 0 keeps the store
-        if not left:
-            return "a connection between the ranks broke"
+            return "another rank is gone; the file in which all meet can't be read"
         text = ", ".join(map(str, sorted(left)))
-        return f"rank {text} is gone" if len(left) == 1 else f"ranks {text} are gone"
+        return "" if not left else f"rank {text} is gone" if len(left) == 1 else f"one of the ranks {text} is gone"
 
 
 def _open_sockets() -> set[tuple[int, str]]:
@@ -321,8 +326,8 @@ def _await_all(store: Any, place: RankPlace, timeout_s: float, stopped: Callable
     while True:
         try:
             missing = [rank for rank in missing if not store.check([f"here/{rank}"])]
-        except RuntimeError:
-            raise RankLost("rank 0 is gone") from None
+        except RuntimeError as error:
+            raise RankLost(f"{place.file} can't be read: {error}") from None
         if not missing:
             return
         if stopped():

@@ -13,5 +13,5 @@ def of_torchrun(node: int = 0, nodes: int = 1, *, trainers: int = 1, local_rank:
         "LOCAL_RANK": local_rank,
         "LOCAL_WORLD_SIZE": trainers,
     }
-    texts = {"MASTER_ADDR": "127.0.0.1", LAUNCH_VARIABLE: "of-the-test"}
+    texts = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", LAUNCH_VARIABLE: "of-the-test"}
     return {name: str(number) for name, number in numbers.items()} | texts

@@ -25,9 +25,9 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def note(attempt: int, nodes: int, **changes: object) -> NodeNote:
     of_all = {"host": "gpu-a", "pid": 7, "since": "today", "run_dir": "/local", "settings": "s", "build": "b"}
-    return NodeNote(attempt=attempt, state="gathering", launch="x", nodes=nodes, used=nodes, **of_all).model_copy(
-        update=changes
-    )
+    return NodeNote(
+        attempt=attempt, state="gathering", launch="x", port="", nodes=nodes, used=nodes, **of_all
+    ).model_copy(update=changes)
 
 
 class Node(threading.Thread):
@@ -40,7 +40,7 @@ class Node(threading.Thread):
         self.attempt: RunAttempt | None = None
         self.ran = False
         self.error: BaseException | None = None
-        place = NodePlace(node, nodes, 0, 1, "gpu-a", "x")
+        place = NodePlace(node, nodes, 0, 1, "gpu-a", "x", keeps_port=True)
         self.meeting = Meeting(place, shared, lambda: self.stop, lambda text: None)
         self.start()
 
@@ -53,7 +53,7 @@ class Node(threading.Thread):
             else:
                 self.attempt = self.meeting.join(self.nodes, lambda note: None)
             self.ran = True
-        except (StopRequested, TryAgainError) as error:
+        except (StopRequested, TryAgainError, BadInputError) as error:
             self.error = error
 
 
@@ -112,7 +112,25 @@ def test_an_end_of_node_0_is_told_to_those_that_wait(tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
     meeting.tell(attempt, note(attempt.number, 2, state="ended", exit_code=2, text="no such file"))
     second.join(PATIENCE_S)
+    assert isinstance(second.error, BadInputError), "its torchrun ends, too"
     assert str(second.error).endswith(": no such file")
+    late = Meeting(NodePlace(1, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
+    with pytest.raises(BadInputError, match="no such file"):
+        late.join(2, lambda note: None)
+
+
+def test_an_end_that_was_told_at_a_former_start_is_not_believed(tmp_path: Path) -> None:
+    """The user has mended the mistake, and gives the launch the same name."""
+    attempt = begin_attempt(tmp_path)
+    first = Meeting(NodePlace(0, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
+    for place in (
+        NodePlace(1, 2, 0, 1, "gpu-a", "x", port="7"),
+        NodePlace(1, 2, 0, 1, "gpu-a", "x", keeps_port=True),
+    ):
+        first.tell(attempt, note(attempt.number, 2, state="ended", exit_code=2, text="no such file"))
+        waits = iter((False, False, True))
+        with pytest.raises(StopRequested):
+            Meeting(place, tmp_path, lambda waits=waits: next(waits), lambda text: None).join(2, lambda note: None)
 
 
 def test_a_node_with_other_settings_is_told_so(tmp_path: Path) -> None:
