@@ -42,19 +42,20 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
     """Place among the ranks; None for a single trainer. Raises BadInputError if a part of it is missing or wrong."""
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return None
-    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    if size == 1 and rank == 0:
+    try:
+        rank, size, local_rank = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        local_size = int(environment.get("LOCAL_WORLD_SIZE", local_rank + 1))
+    except (KeyError, ValueError) as error:
+        raise BadInputError(f"RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE: {error}; {HOW}") from None
+    if size == 1:
         return None
-    if rank >= size:
-        raise BadInputError(f"RANK = {rank} must be below WORLD_SIZE = {size}: {HOW}")
     if size > MAX_TRAINERS:
         raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_TRAINERS} trainers")
-    local_rank = _number(environment, "LOCAL_RANK")
     return RankPlace(
         rank=rank,
         size=size,
         local_rank=local_rank,
-        local_size=_number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else local_rank + 1,
+        local_size=local_size,
         address=environment.get("MASTER_ADDR", ""),
         file=environment.get(RANKS_FILE_VARIABLE, ""),
     )
@@ -74,13 +75,6 @@ def device_of(name: str, place: RankPlace, num_gpus: int) -> str:
             "fewer, or use --device cpu"
         )
     return f"cuda:{place.local_rank}"
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "")
-    if not (text.isascii() and text.isdecimal()):
-        raise BadInputError(f"{name} = {text!r} in the environment: expected a number; {HOW}")
-    return int(text)
 
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

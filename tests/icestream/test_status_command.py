@@ -224,8 +224,7 @@ NOTE = NodeNote(
     attempt=2,
     state="running",
     launch="x",
-    settings="",
-    build="",
+    port="1",
     nodes=4,
     used=4,
     host=os.uname().nodename,
@@ -248,9 +247,7 @@ def shared_folder(folder: Path, **note: Any) -> Path:
 
 
 @pytest.mark.parametrize(("state", "word"), [("gathering", "starting"), ("running", "running")])
-def test_a_shared_folder_of_living_nodes_says_where_their_progress_is_shown(
-    tmp_path: Path, state: str, word: str
-) -> None:
+def test_living_nodes_say_where_their_progress_is_shown(tmp_path: Path, state: str, word: str) -> None:
     shared_folder(tmp_path, state=state)
     with RunLock(tmp_path, "run", "icestream run"):
         told = rows(read_run(tmp_path))
@@ -268,9 +265,7 @@ def test_a_shared_folder_of_living_nodes_says_where_their_progress_is_shown(
         (75, "node 1 on gpu-b has been silent for 10 s", "failed 0 s ago: node 1 on gpu-b has been silent for 10 s"),
     ],
 )
-def test_a_shared_folder_of_nodes_that_ended_says_how_to_go_on(
-    tmp_path: Path, exit_code: int, text: str, state: str
-) -> None:
+def test_an_ended_run_of_nodes_says_how_to_go_on(tmp_path: Path, exit_code: int, text: str, state: str) -> None:
     shared_folder(tmp_path, state="ended", exit_code=exit_code, text=text)
     told = rows(read_run(tmp_path))
     assert told["state"] == state

@@ -80,9 +80,7 @@ def test_two_nodes_train_every_event_and_the_shared_folder_has_the_results(of_tw
         assert not (of_two.node(place).run_dir / "checkpoints").exists()
 
 
-def test_one_two_and_four_nodes_learn_the_same_to_the_bit_with_as_many_trainers(
-    tmp_path: Path, arguments: list[str]
-) -> None:
+def test_as_many_trainers_on_one_two_and_four_nodes_learn_the_same(tmp_path: Path, arguments: list[str]) -> None:
     """Some shards have a file more than others."""
     runs = []
     for number in (1, 2, 4):
@@ -158,9 +156,7 @@ def test_machines_with_networks_of_their_own_go_on_after_an_outage_between_them(
         assert_same(run, of_two)
 
 
-def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop_with_a_checkpoint(
-    nodes: Nodes, of_two: Nodes
-) -> None:
+def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop(nodes: Nodes, of_two: Nodes) -> None:
     started = [nodes.start(place, "1:2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
     nodes.reach_attempt(1, 2)
     nodes.reach(CHECKPOINT_STEPS, started)

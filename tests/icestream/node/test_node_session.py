@@ -18,7 +18,6 @@ from icestream.commands.checks import refuse_folder_of_nodes, require_shares
 from icestream.commands.node_session import claim_run_dir, require_inputs, require_same, require_shared, run_id
 from icestream.commands.run import run
 from services.config.root import Config, load_config
-from services.supervisor.meeting import read_note
 
 
 def config(*assignments: str, **flags: Any) -> Config:
@@ -74,7 +73,7 @@ def test_a_run_directory_in_use_is_waited_for(tmp_path: Path, monkeypatch: pytes
         assert "x: " in refused(tmp_path, "-i", "x")
 
 
-def test_another_run_in_the_shared_folder_is_refused_and_a_frozen_start_of_this_one_is_not(
+def test_another_run_is_refused_and_a_frozen_start_of_this_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.commands.node_session.FORMER_S", 0.0)
@@ -94,14 +93,6 @@ def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path, torchrun_is_sent
     assert "--set stream.shards" in refused(tmp_path, "-i", "x", GROUP_WORLD_SIZE="2", LOCAL_WORLD_SIZE="17")
     assert "No such option '--epoch'" in refused(tmp_path, "--epoch", "3")
     assert torchrun_is_sent == 3 * [signal.SIGTERM]
-
-
-def test_the_others_are_told_a_mistake_that_node_0_finds_before_it_meets_them(tmp_path: Path) -> None:
-    assert "x: " in refused(tmp_path, "-i", "x")
-    note = read_note(tmp_path / "shared")
-    assert note is not None
-    assert (note.state, note.exit_code, note.port) == ("ended", 2, "1")
-    assert note.text.endswith("x: no such file or directory")
 
 
 def test_a_shared_folder_in_which_nothing_can_be_written(tmp_path: Path) -> None:

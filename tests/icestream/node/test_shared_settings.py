@@ -13,6 +13,7 @@ from common.locks import begin_attempt
 from icestream.commands.node_session import NodeSession, SharedSettings
 from icestream.commands.run import run
 from services.config.root import Config, load_config
+from services.supervisor.meeting import read_note
 
 
 def config(*inputs: str, **flags: Any) -> Config:
@@ -45,18 +46,13 @@ def test_a_first_start_that_is_refused_leaves_none(tmp_path: Path, step: int | N
     assert not (tmp_path / "config.json").exists()
 
 
-def test_a_later_start_that_is_refused_leaves_those_of_the_run(tmp_path: Path) -> None:
+def test_a_later_start_that_is_refused_leaves_those_with_which_was_trained(tmp_path: Path) -> None:
     start(tmp_path, "/right")
     save(tmp_path, 40)
-    settings = start(tmp_path, "/wrong")
-    settings.put_back()
+    start(tmp_path, "/wrong").put_back()
     assert stored(tmp_path) == ("/right",)
-
-
-def test_settings_with_which_was_trained_stay(tmp_path: Path) -> None:
-    start(tmp_path, "/some")
     settings = start(tmp_path, "/more")
-    save(tmp_path, 3)
+    save(tmp_path, 43)
     settings.put_back()
     assert stored(tmp_path) == ("/more",)
 
@@ -69,20 +65,25 @@ def test_settings_of_a_later_attempt_stay_and_before_the_first_there_are_none(tm
     assert stored(tmp_path) == ("/right",)
 
 
-def test_records_of_shards_are_forgotten_until_something_is_trained(tmp_path: Path) -> None:
-    """Bad files and blocks of mistyped inputs would count as those of the right ones."""
+def test_records_and_a_checkpoint_are_forgotten_until_something_is_trained(tmp_path: Path) -> None:
+    """Bad files and blocks of mistyped inputs would count as those of the right ones; so would their plan."""
     folder = tmp_path / "inventory"
     folder.mkdir()
     records = {"planned-000.jsonl", "bad-001", "epochs-001"}
     for name in (*records, "files-1.jsonl"):
         (folder / name).touch()
+    save(tmp_path, 0)
+    kept = tmp_path / "checkpoints" / "step-000000040.pt.kept"  # somebody's own
+    kept.touch()
     start(tmp_path, "/right")
     assert [path.name for path in folder.iterdir()] == ["files-1.jsonl"]
+    assert list(kept.parent.iterdir()) == [kept]
     for name in records:
         (folder / name).touch()
     save(tmp_path, 40)
     start(tmp_path, "/right")
     assert {path.name for path in folder.iterdir()} == {*records, "files-1.jsonl"}
+    assert (kept.parent / "step-000000040.pt").exists()
 
 
 def test_a_run_that_its_fetcher_refuses_leaves_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,24 +98,17 @@ def test_a_run_that_its_fetcher_refuses_leaves_no_settings(tmp_path: Path, monke
     assert not (tmp_path / "shared" / "config.json").exists()
 
 
-def test_a_list_of_other_inputs_does_not_hide_a_mistyped_one(tmp_path: Path) -> None:
+def test_a_list_of_other_inputs_does_not_hide_a_mistyped_one_of_which_the_others_are_told(tmp_path: Path) -> None:
     (tmp_path / "shared" / "inventory").mkdir(parents=True)
     (tmp_path / "shared" / "inventory" / "files-0123456789abcdef.jsonl").touch()
     result = CliRunner().invoke(run, run_node(tmp_path), env=of_torchrun())
     assert result.exit_code == 2
-    assert "x.parquet" in result.output
+    note = read_note(tmp_path / "shared")
+    assert note is not None
+    assert (note.state, note.exit_code, note.port) == ("ended", 2, "1")
+    assert f"Error: {note.text}\n" == result.output
+    assert note.text.endswith("x.parquet: no such file or directory")
     assert not (tmp_path / "shared" / "config.json").exists()
-
-
-def test_a_checkpoint_of_a_refused_start_is_forgotten_with_its_records(tmp_path: Path) -> None:
-    """A trainer that is stopped before its first step saves the plan of settings that were wrong."""
-    save(tmp_path, 0)
-    (tmp_path / "checkpoints" / "step-000000040.pt.kept").touch()  # somebody's own
-    start(tmp_path, "/right")
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000040.pt.kept"]
-    save(tmp_path, 40)
-    start(tmp_path, "/right")
-    assert (tmp_path / "checkpoints" / "step-000000040.pt").exists()
 
 
 def run_node(place: Path) -> list[str]:

@@ -30,18 +30,9 @@ HOSTILE = [
 
 
 def job(**fields: Any) -> str:
-    plain: dict[str, Any] = {
-        "name": "muons",
-        "nodes": "1-4",
-        "fewest": 1,
-        "gpus": 0,
-        "trainers": 2,
-        "time": "24:00:00",
-        "shared": Path("/shared"),
-        "run_dir": Path("/local"),
-        "options": (),
-    }
-    return script(**plain | fields)
+    plain: dict[str, Any] = {"name": "muons", "nodes": "1-4", "fewest": 1, "gpus": 0, "trainers": 2, "time": "24:00:00"}
+    folders = {"shared": Path("/shared"), "run_dir": Path("/local")}
+    return script(**plain | folders | {"options": ()} | fields)
 
 
 def print_script(*words: str, shared: Path, nodes: str = "4") -> Any:

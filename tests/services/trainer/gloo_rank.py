@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -81,14 +82,18 @@ def main() -> None:
     assert place is not None
     ranks = Ranks.join(place, CPU, timeout_s=60, stopped=lambda: False)
     if what == "leaves":
+        group = Ranks.of_callers_group() if sys.argv[4:] else ranks
         if ranks.rank == int(sys.argv[3]):
             os._exit(3)
         try:
             while True:
-                ranks.gather("here")
+                group.gather("here")
         except RankLost as lost:
             sys.stdout.write(f"{lost}\n")
             sys.stdout.flush()
+            (folder / f"told-{ranks.rank}").touch()
+            while len(list(folder.glob("told-*"))) < ranks.size - 1:  # the others learn of it before this one ends
+                time.sleep(0.01)
             os._exit(0)
     if what == "falls-silent":
         module.STEP_TIMEOUT_S = 1.0

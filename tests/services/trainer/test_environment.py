@@ -12,7 +12,7 @@ OF_TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu
 
 def test_without_torchruns_variables_or_with_one_rank_a_trainer_is_alone() -> None:
     assert place_from({}) is None
-    assert place_from({"RANK": "0", "WORLD_SIZE": "1"}) is None
+    assert place_from({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}) is None
 
 
 def test_the_place_is_read_from_torchruns_variables_and_the_file_in_which_the_ranks_of_a_run_meet() -> None:
@@ -25,13 +25,7 @@ def test_the_place_is_read_from_torchruns_variables_and_the_file_in_which_the_ra
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"RANK": ""}, "RANK = ''"),
-        ({"RANK": "2"}, "RANK = 2 must be below WORLD_SIZE = 2"),
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE = 'two'"),
-        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK = '-1'"),
-        ({"WORLD_SIZE": "1000"}, "at most 256 trainers"),
-    ],
+    [({"RANK": ""}, "RANK, .*: .* ''; start them with"), ({"WORLD_SIZE": "1000"}, "at most 256 trainers")],
 )
 def test_what_is_missing_is_named(change: dict[str, str], message: str) -> None:
     with pytest.raises(BadInputError, match=message):

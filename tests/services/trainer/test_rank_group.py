@@ -29,10 +29,7 @@ from services.trainer.ranks import RankLost, Ranks, interface_to
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
 
-
 PATIENCE_S = 120.0
-
-
 CPU = torch.device("cpu")
 
 
@@ -119,13 +116,18 @@ def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("size", "leaver"), [(2, 0), (2, 1), (4, 1), (4, 2)])
-def test_a_rank_that_dies_is_named_by_all_others(tmp_path: Path, size: int, leaver: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "leaver", "whose"), [(2, 0, ()), (2, 1, ()), (4, 1, ()), (4, 2, ()), (3, 1, ("callers",))]
+)
+def test_a_rank_that_dies_is_named_by_all_others(
+    tmp_path: Path, size: int, leaver: int, whose: tuple[str, ...]
+) -> None:
     """Also by those that wait for the messages of another living one."""
-    done = all_ranks(tmp_path, "leaves", str(tmp_path), str(leaver), size=size)
+    done = all_ranks(tmp_path, "leaves", str(tmp_path), str(leaver), *whose, size=size)
     assert done.pop(leaver).returncode == 3
+    told = "another rank is gone" if whose else f"rank {leaver} is gone"
     for other in done:
-        assert (other.returncode, other.stdout.splitlines()[-1]) == (0, f"rank {leaver} is gone"), done
+        assert (other.returncode, other.stdout.splitlines()[-1]) == (0, told), done
 
 
 @pytest.mark.process
