@@ -43,12 +43,13 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return None
     try:
-        rank, size, local_rank = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        if size == 1:
+            return None
+        local_rank = int(environment["LOCAL_RANK"])
         local_size = int(environment.get("LOCAL_WORLD_SIZE", local_rank + 1))
     except (KeyError, ValueError) as error:
         raise BadInputError(f"RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE: {error}; {HOW}") from None
-    if size == 1:
-        return None
     if size > MAX_TRAINERS:
         raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_TRAINERS} trainers")
     return RankPlace(

@@ -164,8 +164,9 @@ class Ranks:
             return
         self.gather("begins")
         timeout = timedelta(seconds=STEP_TIMEOUT_S)
-        with self._watched(), self._connecting():
-            self._group = dist.new_group(backend="gloo", timeout=timeout)
+        with self._watched():
+            with self._connecting():
+                self._group = dist.new_group(backend="gloo", timeout=timeout)
             if device.type == "cuda":
                 self._device_group = dist.new_group(backend="nccl", timeout=timeout)
 
@@ -247,7 +248,7 @@ class Ranks:
             reason = re.sub(r"^\[\S+\] ", "", " ".join(str(error).split()))
             logger.info("a connection between the ranks broke: %.200s", reason)
             self._hang_up()
-            missing = self._who_is_missing() or f"a connection between the ranks broke: {reason}"
+            missing = self._who_is_missing() or f"a connection between the ranks broke: {reason:.300}"
             self._abort()
             raise RankLost(missing) from None
 

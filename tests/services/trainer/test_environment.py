@@ -12,7 +12,7 @@ OF_TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu
 
 def test_without_torchruns_variables_or_with_one_rank_a_trainer_is_alone() -> None:
     assert place_from({}) is None
-    assert place_from({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}) is None
+    assert place_from({"RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
 def test_the_place_is_read_from_torchruns_variables_and_the_file_in_which_the_ranks_of_a_run_meet() -> None:
