@@ -125,4 +125,5 @@ def mistakes_end_torchrun() -> Iterator[None]:
         raise
     finally:
         if code == USER_ERROR_EXIT_CODE and os.getppid() == torchrun:  # it may be dead, and its children another's
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it passes the signal on, and the mistake is yet to be told
             os.kill(torchrun, signal.SIGTERM)

@@ -20,7 +20,7 @@ from icestream.commands.options import run_options
 EXAMPLES = """\b
 Example:
   icestream slurm --nodes 1-4 --gpus 8 --shared /shared/mine --run-dir /tmp/mine -c mine.toml -i '/data/*.parquet' \\
-    --device cuda > job.sbatch && sbatch job.sbatch
+    --device cuda --set stream.shards=8 > job.sbatch && sbatch job.sbatch
 """
 
 SCRIPT = """\

@@ -421,14 +421,21 @@ def ask_to_stop(run_dir: Path, part: RunPart, holder: Holder) -> None:
                 f"{run_dir}: its lock names {who}, which does not hold it: the note is of somebody else's"
                 " making, and nothing was stopped"
             )
-        torchrun = parent_of(holder.pid) if is_shared_folder(run_dir) or shared_folder_of(run_dir) else 0
-        if torchrun:  # it would start the run again; it passes the signal on
-            os.kill(torchrun, signal.SIGTERM)
-            click.echo(f"asked torchrun (process {torchrun}) to stop; the other machines go on without this one")
+        parent = parent_of(holder.pid)
+        if parent and (is_shared_folder(run_dir) or shared_folder_of(run_dir) or _is_torchrun(parent)):
+            os.kill(parent, signal.SIGTERM)  # it would start the run again; it passes the signal on
+            click.echo(f"asked torchrun (process {parent}) to stop; other machines go on without this one")
         elif holder.send(signal.SIGTERM):
             click.echo(f"asked {who}, to stop; Ctrl-C ends the waiting only")
     except PermissionError:
         raise BadInputError(f"{run_dir} is run by {who}, of another user: only they can stop it") from None
+
+
+def _is_torchrun(pid: int) -> bool:
+    with suppress(FileNotFoundError):  # it has just ended
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return any(word == "torch.distributed.run" or Path(word).name == "torchrun" for word in words)
+    return False
 
 
 def _stoppable(run_dir: Path) -> tuple[RunPart, Holder | None]:

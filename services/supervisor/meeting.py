@@ -121,11 +121,16 @@ class Meeting:
     """Shows a line."""
 
     def gather(self, attempt: RunAttempt, note: NodeNote) -> None:
-        """Wait until all nodes have answered. For node 0. Raises TryAgainError, StopRequested."""
+        """Wait until all nodes have answered. For node 0. Raises TryAgainError, also for a refusal, StopRequested."""
         self.tell(attempt, note)
         missing = set(range(1, self.place.nodes))
         for _ in self._turns(lambda: f"node {', '.join(map(str, sorted(missing)))}"):
-            missing.difference_update([node for node in missing if self._answer(node) == attempt.number])
+            for node in sorted(missing):
+                answer, _, refusal = self._answer(node).partition(" ")
+                if answer == str(attempt.number):
+                    missing.discard(node)
+                    if refusal := refusal.strip():
+                        raise TryAgainError(f"node {node}: {refusal}")
             if not missing:
                 break
         self.tell(attempt, note.model_copy(update={"state": "running"}))
@@ -151,12 +156,16 @@ class Meeting:
             if note.attempt == answered and note.state == "running":
                 break
             if note.attempt != answered and note.state == "gathering":
-                if note.used != used:
-                    raise BadInputError(
-                        f"{used} nodes can share the shards by the settings of this one, but {note.used} by those of"
-                        " node 0: give all nodes the same settings"
-                    )
-                check(note)
+                try:
+                    if note.used != used:
+                        raise BadInputError(
+                            f"{used} nodes can share the shards by the settings of this one, but {note.used} by those"
+                            " of node 0: give all nodes the same settings"
+                        )
+                    check(note)
+                except BadInputError as error:
+                    _write(self._path(self.place.node), f"{note.attempt} {error!s:.{_TEXT_LENGTH}}")
+                    raise
                 _write(self._path(self.place.node), str(note.attempt))
                 answered = note.attempt
         return RunAttempt(self.shared, answered)
@@ -191,12 +200,13 @@ class Meeting:
     def _path(self, node: int) -> Path:
         return self.shared / NODES_FOLDER / str(node)
 
-    def _answer(self, node: int) -> int:
-        """Return the attempt that another node has joined last; 0: none, or the machine can't read it now."""
+    def _answer(self, node: int) -> str:
+        """Return the attempt that another node has joined last, or has refused, with a space and the reason; empty:
+        none, or the machine can't read it now."""
         try:
-            return int(self._path(node).read_bytes())  # opened again: NFS asks the server
-        except (OSError, ValueError):
-            return 0
+            return self._path(node).read_text(errors="replace").strip("\0 ")  # opened again: NFS asks the server
+        except OSError:
+            return ""
 
     def _turns(self, whom: Callable[[], str], patience_s: float = MEETING_S) -> Iterator[None]:
         """Take a turn every moment, until the caller breaks."""

@@ -26,6 +26,7 @@ OF_THE_STREAM = ("seed", "workload", "stream", "source")
 """Branches of the settings that the order and the content of the stream depend on, besides its inputs."""
 _REMEDY = (
     "resume with the former values, or use --new-plan to keep its weights and begin this plan, or --fresh to start over"
+    " (several machines: another --shared)"
 )
 _NO_PART = ("stream.slots",)
 

@@ -73,9 +73,9 @@ def _ip(words: str) -> None:
 class Nodes:
     """All starts of a run: of each, its torchruns."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str], network: Network | None = None) -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
         self.folder = folder
-        self._network = network
+        self.network: Network | None = None
         self.shared = folder / "shared"
         self.shared.mkdir(mode=0o700, parents=True)
         self.results = Processes(self.shared, folder)
@@ -110,11 +110,11 @@ class Nodes:
             *("--nnodes", nodes, "--nproc-per-node", str(trainers), "--max-restarts", "9", "--rdzv-backend", "c10d"),
             *("--rdzv-id", launch, "--rdzv-endpoint", str(self.shared / "rendezvous")),
             *("--rdzv-conf", "store_type=file,last_call_timeout=1"),
-            *("--local-addr", self._network.address(place) if self._network else "127.0.0.1"),
+            *("--local-addr", self.network.address(place) if self.network else "127.0.0.1"),
         )
         program = ("-m", "torch.distributed.run", *torchrun, WORKER, PADDING, MODULE)
         arguments = ("--shared", str(self.shared), *self._arguments, *more)
-        within = self._network.within(place) if self._network else ()
+        within = self.network.within(place) if self.network else ()
         return machine.start("run", *arguments, environment=environment, program=program, within=within)
 
     def train(self, nodes: int, *, trainers: int = 1, launch: str = "of-the-test", more: Sequence[str] = ()) -> None:

@@ -135,25 +135,19 @@ def test_a_frozen_machine_is_left_behind_and_changes_nothing_when_it_wakes_up(no
     assert_same(nodes, of_two)
 
 
-def test_machines_with_networks_of_their_own_go_on_after_an_outage_between_them(
-    tmp_path: Path, arguments: list[str], of_two: Nodes
-) -> None:
+def test_machines_with_networks_of_their_own_go_on_after_an_outage_between_them(nodes: Nodes, of_two: Nodes) -> None:
     with Network.made() as network:
-        run = Nodes(tmp_path, arguments, network)
-        try:
-            started = [run.start(place, "2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
-            run.reach(CHECKPOINT_STEPS, started)
-            for place in range(2):
-                assert network.listening(place) == {network.address(place)}
-            network.cut("down")
-            run.wait(lambda: newest_number(run.shared) > 1, "a start without a network")
-            network.cut("up")
-            run.release()
-            run.finish(started)
-            run.assert_nothing_is_left()
-        finally:
-            run.end()
-        assert_same(run, of_two)
+        nodes.network = network
+        started = [nodes.start(place, "2", brake_after=CHECKPOINT_STEPS) for place in range(2)]
+        nodes.reach(CHECKPOINT_STEPS, started)
+        for place in range(2):
+            assert network.listening(place) == {network.address(place)}
+        network.cut("down")
+        nodes.wait(lambda: newest_number(nodes.shared) > 1, "a start without a network")
+        network.cut("up")
+        nodes.release()
+        nodes.finish(started)
+    assert_same(nodes, of_two)
 
 
 def test_a_lost_machine_leaves_the_rest_which_grow_again_and_stop(nodes: Nodes, of_two: Nodes) -> None:

@@ -123,23 +123,21 @@ def test_an_end_that_was_told_at_a_former_start_is_not_believed(tmp_path: Path) 
     """The user has mended the mistake, and gives the launch the same name."""
     attempt = begin_attempt(tmp_path)
     first = Meeting(NodePlace(0, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
-    for place in (
-        NodePlace(1, 2, 0, 1, "gpu-a", "x", port="7"),
-        NodePlace(1, 2, 0, 1, "gpu-a", "x", keeps_port=True),
-    ):
+    for how in ({"port": "7"}, {"keeps_port": True}):
+        place = NodePlace(1, 2, 0, 1, "gpu-a", "x", **how)  # type: ignore[arg-type]
         first.tell(attempt, note(attempt.number, 2, state="ended", exit_code=2, text="no such file"))
         waits = iter((False, False, True))
         with pytest.raises(StopRequested):
             Meeting(place, tmp_path, lambda waits=waits: next(waits), lambda text: None).join(2, lambda note: None)
 
 
-def test_a_node_with_other_settings_is_told_so(tmp_path: Path) -> None:
-    attempt = begin_attempt(tmp_path)
-    first = Meeting(NodePlace(0, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
-    first.tell(attempt, note(attempt.number, 2))
+def test_a_node_with_other_settings_is_told_so_and_tells_node_0(tmp_path: Path) -> None:
+    first = Node(tmp_path, 0, 2)
     second = Meeting(NodePlace(1, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
     with pytest.raises(BadInputError, match="1 nodes can share the shards by the settings of this one, but 2 by"):
         second.join(1, lambda note: None)
+    first.join(PATIENCE_S)
+    assert str(first.error).startswith("node 1: 1 nodes can share the shards by the settings of this one")
 
 
 def test_a_spare_node_gives_up_a_node_0_that_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
