@@ -38,7 +38,6 @@ from icestream.commands.snapshot import (
     occupant,
     read_run,
     require_run_dir,
-    shared_folder_of,
 )
 
 STATUS_EXAMPLES = """\b
@@ -422,9 +421,9 @@ def ask_to_stop(run_dir: Path, part: RunPart, holder: Holder) -> None:
                 " making, and nothing was stopped"
             )
         parent = parent_of(holder.pid)
-        if parent and (is_shared_folder(run_dir) or shared_folder_of(run_dir) or _is_torchrun(parent)):
+        if _is_torchrun(parent):
             os.kill(parent, signal.SIGTERM)  # it would start the run again; it passes the signal on
-            click.echo(f"asked torchrun (process {parent}) to stop; other machines go on without this one")
+            click.echo(f"asked torchrun (process {parent}) to stop; other machines, if any, go on without this one")
         elif holder.send(signal.SIGTERM):
             click.echo(f"asked {who}, to stop; Ctrl-C ends the waiting only")
     except PermissionError:

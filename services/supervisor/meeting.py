@@ -128,9 +128,9 @@ class Meeting:
             for node in sorted(missing):
                 answer, _, refusal = self._answer(node).partition(" ")
                 if answer == str(attempt.number):
-                    missing.discard(node)
-                    if refusal := refusal.strip():
+                    if refusal:
                         raise TryAgainError(f"node {node}: {refusal}")
+                    missing.discard(node)
             if not missing:
                 break
         self.tell(attempt, note.model_copy(update={"state": "running"}))

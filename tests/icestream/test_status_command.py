@@ -499,14 +499,10 @@ def test_a_run_that_failed_while_it_stopped_gives_exit_code_1(tmp_path: Path, mo
     assert "failed" in result.output
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
 def test_a_run_is_stopped_by_its_torchrun_which_would_start_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_shared:
-        shared_folder(tmp_path, state="running")
-    else:
-        monkeypatch.setattr(module, "_is_torchrun", lambda pid: pid == os.getppid())
+    monkeypatch.setattr(module, "_is_torchrun", lambda pid: pid == os.getppid())
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     with RunLock(tmp_path, "run", "icestream run"):
