@@ -60,7 +60,8 @@ def ionisation_gev_per_mwe(energy_gev_N: Float64) -> Float64:
     bethe = 0.5 * np.log(2.0 * ELECTRON_GEV * (gamma2 - 1.0) * transfer / EXCITATION_GEV**2) - beta2 - density / 2.0
     log = np.log(2.0 * transfer / ELECTRON_GEV)
     photons = FINE_STRUCTURE / (4.0 * np.pi) * (0.5 * np.log(4.0 * gamma2) - log / 3.0) * log**2
-    return BETHE_GEV_PER_MWE * ((bethe + transfer**2 / (8.0 * energy_gev_N**2)) / beta2 + photons)
+    loss: Float64 = BETHE_GEV_PER_MWE * ((bethe + transfer**2 / (8.0 * energy_gev_N**2)) / beta2 + photons)
+    return loss
 
 
 def knock_on_per_mwe(energy_gev: float, v_max: float, v_V: Float64) -> Float64:
@@ -223,7 +224,8 @@ class MuonsInIce:
         middle = 0.5 * (ln_before_P + ln_after_P)
         (variance_per_mwe,) = _interpolate(self._of_row, middle * self._rows_per_ln_energy)
         spread = np.sqrt(variance_per_mwe * step_mwe_P) * np.exp(middle - ln_after_P)
-        return np.log1p(np.maximum(spread * rng.standard_normal(len(spread)), -0.9))
+        change: Float64 = np.log1p(np.maximum(spread * rng.standard_normal(len(spread)), -0.9))
+        return change
 
     def _draw_loss(self, ln_energy_P: Float64, rng: Generator) -> Float64:
         """Return ln(1 - v) of losses that are drawn at these energies."""
@@ -233,7 +235,8 @@ class MuonsInIce:
         place = (self._ln_v.shape[1] - 1) * (1.0 - np.sqrt(1.0 - uniform_2P[1]))
         cells = place.astype(np.int64)
         low, high = self._ln_v[rows, cells], self._ln_v[rows, cells + 1]
-        return np.log1p(-np.exp(low + (high - low) * (place - cells)))
+        change: Float64 = np.log1p(-np.exp(low + (high - low) * (place - cells)))
+        return change
 
 
 def _rows(*columns_N: Float64) -> Float64:
@@ -261,7 +264,5 @@ def _scattering(ln_before_P: Float64, ln_after_P: Float64, step_mwe_P: Float64, 
     lever = step_mwe_P * kept * (-log - lost) / lost**2
     square = step_mwe_P**2 * kept * (lost * (1.0 + kept) + 2.0 * kept * log) / lost**3
     angle2 = SCATTERING_GEV**2 / RADIATION_LENGTH_MWE * step_mwe_P * np.exp(-ln_before_P - ln_after_P)
-    moments: Float64 = np.stack(
-        [np.ones(len(lost)), left_mwe_P + lever, left_mwe_P * (left_mwe_P + 2.0 * lever) + square]
-    )
-    return angle2 * moments
+    square += left_mwe_P * (left_mwe_P + 2.0 * lever)
+    return np.stack([angle2, angle2 * (left_mwe_P + lever), angle2 * square])
