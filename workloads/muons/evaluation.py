@@ -35,6 +35,7 @@ from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate
 from workloads.muons.models.config import MAX_COUNT
 from workloads.muons.primaries import Primaries
 from workloads.muons.purposes import MuonPurpose
+from workloads.muons.showers.interactions import ragged
 from workloads.muons.simulator.config import GROUP_MASS, MASS_FRACTIONS, NATURAL_FLUX, SimulatorConfig, preset
 from workloads.muons.simulator.muons import SimulatedPrimaries, h3a_flux, sample_primaries, simulate, simulate_showers
 
@@ -163,8 +164,6 @@ def reading_notes(files: FileEvents) -> Iterator[str]:
 
 _EVENTS_AT_A_TIME = 10_000
 _ROWS_AT_A_TIME = 20_000
-_CENTIMETRES = 2
-"""Decimals of a depth: equal depths of a grid agree in spite of rounding in a file."""
 
 
 def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
@@ -197,48 +196,30 @@ def drawn_again(
     _, first_S, shower_of_E, size_S = np.unique(
         keys_E4, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
-    shower_of_E = shower_of_E.reshape(-1)
-    alone_E = size_S[shower_of_E] == 1
-    pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    alone = np.flatnonzero(alone_E)
-    for first in range(0, len(alone), _EVENTS_AT_A_TIME):
-        events = alone[first : first + _EVENTS_AT_A_TIME]
-        drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
+    # Rows by shower, then by depth; showers of as many rows together.
+    order_E = np.lexsort((primary_E4[:, 3], shower_of_E.reshape(-1)))
+    start_S = np.cumsum(size_S) - size_S
+    showers, pieces = np.argsort(size_S, kind="stable"), []
+    while len(showers):
+        some = showers[: max(_ROWS_AT_A_TIME // int(size_S[showers[-1]]), 1)]
+        showers = showers[len(some) :]
+        depth_m_SD = np.full((len(some), int(size_S[some].max())), np.inf)
+        of_row, event_of_row = ragged(start_S[some], size_S[some])
+        events = order_E[event_of_row]
+        depth_m_SD[of_row, event_of_row - start_S[some][of_row]] = primary_E4[events, 3]
+        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[some]], config)
+        drawn = simulate_showers(primaries, depth_m_SD, config, rng)
         pieces.append((events, drawn.counts_E, drawn.muons_P3))
-    for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
-        depths_m, depth_of = np.unique(np.round(primary_E4[events, 3], _CENTIMETRES), return_inverse=True)
-        showers, place_of = np.unique(shower_of_E[events], return_inverse=True)
-        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[showers]], config)
-        drawn = simulate_showers(primaries, depths_m, config, rng)  # each shower once, for all of its depths
-        rows = place_of.reshape(-1) * len(depths_m) + depth_of.reshape(-1)
-        pieces.append((events, drawn.counts_E[rows], _rows(drawn.counts_E, drawn.muons_P3, rows)))
     drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     rows = np.empty(len(primary_E4), np.int64)
     rows[drawn_E] = np.arange(len(primary_E4))
     return BundleArrays.of(counts[rows], _rows(counts, muons_P3, rows))
 
 
-def _shower_groups(shower_of_E: np.ndarray, size_S: np.ndarray, depth_m_E: Float64) -> list[np.ndarray]:
-    """Return events of showers with several rows, in groups of showers that bound the number of rows at all depths."""
-    of_several = np.flatnonzero(size_S > 1)
-    if not len(of_several):
-        return []
-    num_depths = len(np.unique(np.round(depth_m_E[size_S[shower_of_E] > 1], _CENTIMETRES)))
-    at_a_time = max(_ROWS_AT_A_TIME // num_depths, 1)
-    order = np.argsort(shower_of_E, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(size_S)])
-    return [
-        np.concatenate([order[starts[shower] : starts[shower + 1]] for shower in of_several[first : first + at_a_time]])
-        for first in range(0, len(of_several), at_a_time)
-    ]
-
-
 def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the muons of ``rows``, in that order."""
     starts = np.cumsum(counts_E) - counts_E
-    counts = counts_E[rows]
-    before = np.cumsum(counts) - counts
-    found: np.ndarray = muons_P3[np.arange(counts.sum()) + np.repeat(starts[rows] - before, counts)]
+    found: np.ndarray = muons_P3[ragged(starts[rows], counts_E[rows])[1]]
     return found
 
 

@@ -1,1 +1,1 @@
-"""Muon bundles of simulated air showers: hadronic interactions, cascades in air, and muons in ice."""
+"""Simulator of muon bundles by hadronic interactions, decays and energy loss."""

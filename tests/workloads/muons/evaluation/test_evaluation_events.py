@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from workloads.base.report.evaluation import Origin
 from workloads.muons.evaluation import EvaluationRequest, drawn_again, drawn_sample, natural_weights, real_events
 from workloads.muons.metrics.bundles import Sample
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.muons import sample_primaries, shower_depths_m, simulate_showers
+from workloads.muons.simulator.muons import sample_depths, sample_primaries, simulate_showers
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def test_both_draws_have_the_same_mean_and_are_independent() -> None:
 
 def test_rows_of_a_shower_are_drawn_as_a_shower_in_whatever_order_they_stand() -> None:
     rng = np.random.default_rng(0)
-    depths_m = shower_depths_m(5)
-    rows = simulate_showers(sample_primaries(400, BENCH, rng), depths_m, BENCH, rng)
+    few = replace(BENCH, depth_steps=5)
+    rows = simulate_showers(sample_primaries(400, few, rng), sample_depths(400, 5, few, rng), few, rng)
     order = rng.permutation(2000)[:1500]
     primary_E4 = rows.primary_E4[order].astype(np.float64)
     shower_E = np.repeat(np.arange(400), 5)[order]
