@@ -25,10 +25,17 @@ from common.slow_progress import SlowProgress
 from workloads.base.dataset import in_processes
 from workloads.muons.showers.particles import FOLLOWED, Float64, Int64
 
-MODELS = {"sibyll23d": "Sibyll23d"}
-"""Interaction models by name, and their classes in chromo: those that need no files beside the package."""
+MODELS = {
+    "sibyll23d": "Sibyll23d",
+    "sibyll23dstar": "Sibyll23dStarMixed",
+    "sibyll23e": "Sibyll23e",
+    "sibyll23c": "Sibyll23c",
+    "sibyll21": "Sibyll21",
+}
+"""Interaction models by name, and their classes in chromo: those that need no files beside the package. Others
+are called and recorded otherwise (`_secondaries`)."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files; a library of another one is made anew."""
 
 PROJECTILES = (2212, 2112, 211, -211, 321, -321, 130, 3122, -2212, -2112)
@@ -178,21 +185,24 @@ def _cells(band: int) -> Float64:
 def _secondaries(generator: Any, events: int, energy_gev: float) -> tuple[np.ndarray, ...]:
     """Return kind, coded share of the energy, and transverse momentum of all secondaries, and the size of each event.
 
-    They are read from the model's own record: chromo's copy of an event takes three times as long as the event.
+    They are read from SIBYLL's own record: chromo's copy of an event takes three times as long as the event.
     """
-    names = generator._event_class
-    record = getattr(generator._lib, names._hepevt)
+    record = generator._lib.hepevt
     momenta: list[np.ndarray] = []
     codes: list[np.ndarray] = []
-    while len(codes) < events:
-        if generator._generate():
-            num = int(getattr(record, names._nhep))
-            momenta.append(getattr(record, names._phep)[:4, :num].copy())
-            codes.append(getattr(record, names._idhep)[:num] * (getattr(record, names._isthep)[:num] == 1))
+    library, kinematics = generator._lib, generator.kinematics
+    projectile = library.isib_pdg2pid(int(kinematics.p1))
+    for _ in range(events):
+        # As chromo does, but for nucleons: it would make a proton of a neutron (version 0.11).
+        library.sibyll(projectile, kinematics.p2.A, kinematics.ecm)
+        library.decsib()
+        library.sibhep()
+        num = int(record.nhep)
+        momenta.append(record.phep[:4, :num].copy())
+        codes.append(record.idhep[:num] * (record.isthep[:num] == 1))
     px_gev, py_gev, pz_gev, record_gev = np.concatenate(momenta, 1)
     code = np.concatenate(codes)
-    boost = generator.kinematics
-    from_gev = boost._gamma_cm * record_gev + boost._betagamma_cm * pz_gev
+    from_gev = kinematics._gamma_cm * record_gev + kinematics._betagamma_cm * pz_gev
     kept = (from_gev > KEPT_ABOVE_GEV) & np.isin(code, FOLLOWED)
     share = np.clip(-np.log(from_gev[kept] / energy_gev) / _CODE_STEP, 0, 65_535)
     event = np.repeat(np.arange(events), [len(each) for each in codes])

@@ -32,7 +32,7 @@ def library(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        place = cache / "icestream" / "showers" / "sibyll23d-0.11.0-1-v1"
+        place = cache / "icestream" / "showers" / "sibyll23d-0.11.0-1-v2"
         place.parent.mkdir(parents=True, mode=0o700)
         make_library(place, LibraryName(), 0.01)
         library_of.cache_clear()
