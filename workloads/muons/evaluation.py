@@ -200,7 +200,9 @@ def redraws_of_files(front: Front, settings: FileSettings, wanted: EvaluationReq
             f" (E {energy_gev:g} GeV, zenith {zenith_rad:g}, A {mass_a:g}, depth {depth_m:g} m) of an event of -i; each"
             " event needs 2 or more. Name files in which all of these primaries were drawn at least twice more"
         )
-    if any(np.array_equal(np.concatenate(of), real.particle_columns["muons"]) for of in zip(*muons_of_E, strict=False)):
+    most = int(np.argmax(np.diff(real.offsets)))
+    real_P3 = real.particle_columns["muons"][real.offsets[most] : real.offsets[most + 1]]
+    if len(real_P3) and any(np.array_equal(of_row, real_P3) for of_row in muons_of_E[most]):
         raise BadInputError("--redraws: among its files are those of -i, whose muons are the real ones")
 
     def redraw(draw: int) -> BundleArrays:

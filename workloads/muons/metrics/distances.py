@@ -9,7 +9,9 @@ tails, C columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import numpy as np
 
@@ -330,11 +332,8 @@ def conditions(primary_E4: Float64) -> Float64:
     needed_gev_E = surface_energy_gev(0.0, vertical_depth_mwe(depth_E) / cos_E)
     part_E = np.minimum(mass_E * needed_gev_E / energy_E, 20.0) / 4
     numbers = (np.log(energy_E) / 5 - 3, np.log(mass_E) / 2, 2 * cos_E, depth_E / cos_E / 2e3, part_E)
-    columns = np.stack([np.ones(len(primary_E4)), *numbers])
-    return np.ascontiguousarray((columns[_FIRST] * columns[_SECOND]).T)
-
-
-_FIRST, _SECOND = np.triu_indices(6)
+    columns = [np.ones(len(primary_E4)), *numbers]
+    return np.stack([first_E * second_E for first_E, second_E in combinations_with_replacement(columns, 2)], 1)
 
 
 def _regression(columns_EC: Float64, weight_E: Float64, target_E: Float64) -> Float64:
@@ -361,12 +360,13 @@ class CountScale:
             self._slopes = _regression(columns_EC, mean_E / (1 + _ASSUMED_VARIANCE * mean_E), target_E)
             log_mean_E = np.clip(columns_EC @ self._slopes, -15.0, 12.0)
         mean_E = np.exp(log_mean_E)
-        energy_E, mass_E, many_E = real.primary_E4[:, 0], real.primary_E4[:, 2], mean_E >= LEAST_MEAN
-        self.masses = np.unique(mass_E)
-        self._edges = np.quantile(energy_E[many_E], (0.25, 0.5, 0.75)) if many_E.any() else np.zeros(3)
+        many_E = mean_E >= LEAST_MEAN
+        self.mass_a = np.unique(real.primary_E4[:, 2])
+        self._edges = np.quantile(real.primary_E4[many_E, 0], (0.25, 0.5, 0.75)) if many_E.any() else np.zeros(3)
         bin_E = self._bin(real.primary_E4, mean_E)[many_E]
-        events_K = np.bincount(bin_E, minlength=4 * len(self.masses))
+        events_K = np.bincount(bin_E, minlength=4 * len(self.mass_a))
         self.bins = np.flatnonzero(events_K >= MIN_FLUCTUATING_EVENTS)
+        self.masses = np.unique(self.bins // 4)
         beside_poisson_E = (((counts_E - mean_E) ** 2 - mean_E) / mean_E**2)[many_E]
         self._variance_K = np.bincount(bin_E, beside_poisson_E, len(events_K)) / np.maximum(events_K, 1)
 
@@ -378,7 +378,7 @@ class CountScale:
         return mean_E, np.sqrt(variance_E), np.where(np.isin(bin_E, self.bins), bin_E, -1)
 
     def _bin(self, primary_E4: Float64, mean_E: Float64) -> Int64:
-        bin_E = np.searchsorted(self.masses, primary_E4[:, 2]) * 4 + np.searchsorted(self._edges, primary_E4[:, 0])
+        bin_E = np.searchsorted(self.mass_a, primary_E4[:, 2]) * 4 + np.searchsorted(self._edges, primary_E4[:, 0])
         return np.where(mean_E >= LEAST_MEAN, bin_E, -1)
 
 
@@ -408,20 +408,19 @@ class _Deviations:
         counts_E = bundles.counts_E.astype(np.float64)
         mean_E, deviation_E, bin_E = scale.of(sample.primary_E4, columns_EC)
         z_E, precision_E = (counts_E - mean_E) / deviation_E, (mean_E / deviation_E) ** 2
-        powers = (np.ones(len(sample)), z_E, z_E**2, z_E**3)
-        self._in_bins = _Sums(bin_E, scale.bins, *powers, precision_E, precision_E * counts_E / mean_E)
-        masses = scale.bins // 4
-        self._first_of_mass = np.flatnonzero(np.diff(masses, prepend=-1)) if len(masses) else np.zeros(1, np.int64)
-        self._rows = self._of_showers(sample, z_E, bin_E)
-        mass_E = np.searchsorted(scale.masses, sample.primary_E4[:, 2])
-        pairs_E = np.where(counts_E > 1, mass_E, -1)
-        enough = np.flatnonzero(np.bincount(pairs_E[pairs_E >= 0], minlength=1) >= MIN_EVENTS)
+        of_counts = precision_E, precision_E * counts_E / mean_E
+        self._in_bins = _Sums(bin_E, scale.bins, np.ones(len(sample)), z_E, z_E**2, z_E**3, *of_counts)
+        self._of_masses = _Sums(bin_E // 4, scale.masses, *of_counts)
+        self._rows = _of_showers(sample, z_E, bin_E)
+        mass_E = np.searchsorted(scale.mass_a, sample.primary_E4[:, 2])
         of_muons = {name: _residuals(sample, name, columns_EC) for name in ("log10_energy", "log10_radius")}
-        self._pairs = {name: _Sums(pairs_E, enough, *_pairs(counts_E, *sums)) for name, sums in of_muons.items()}
+        self._pairs = {
+            name: _Sums(np.where(counts_E > 1, mass_E, -1), scale.masses, *_pairs(counts_E, *sums))
+            for name, sums in of_muons.items()
+        }
         radius_E = of_muons["log10_radius"][0]
         products = (counts_E, counts_E * z_E, radius_E, counts_E * z_E**2, radius_E**2 / np.maximum(counts_E, 1))
-        filled_E = np.where((bin_E >= 0) & (counts_E > 0), 0, -1)
-        self._with_radius = _Sums(filled_E, np.zeros(1, np.int64), *products, z_E * radius_E)
+        self._with_radius = _Sums(np.where(counts_E > 0, np.minimum(bin_E, 0), -1), [0], *products, z_E * radius_E)
 
     def __call__(self, weights_BE: Float64) -> dict[str, Float64]:
         """Return values by the names of their ratios and differences, and mean N / expected N. (B,), (B, masses)."""
@@ -430,11 +429,11 @@ class _Deviations:
         variance_BK = square_BK / size_BK - mean_BK**2
         third_BK = cube_BK / size_BK - 3 * mean_BK * square_BK / size_BK + 2 * mean_BK**3
         total_B, number_BK = size_BK.sum(1), count_BK / precision_BK
-        by_mass = [np.add.reduceat(sums_BK, self._first_of_mass, 1) for sums_BK in (count_BK, precision_BK)]
+        precision_BM, count_BM = self._of_masses(weights_BE)
         muons, z, radius, zz, rr, zr = self._with_radius(weights_BE)[:, :, 0]
         variances = (zz / muons - (z / muons) ** 2) * (rr / muons - (radius / muons) ** 2)
         return {
-            "mean_by_mass": by_mass[0] / by_mass[1],
+            "mean_by_mass": count_BM / precision_BM,
             # z is N in units that depend on the primary alone: its variance / mean is N's in other units.
             "count_fano_by_primary_ratio": (size_BK * variance_BK / number_BK).sum(1) / total_B,
             "count_skewness_by_primary_ratio": (size_BK * third_BK / variance_BK**1.5).sum(1) / total_B,
@@ -444,16 +443,16 @@ class _Deviations:
             "energy_intraclass_by_mass_difference": _intraclass(self._pairs["log10_energy"](weights_BE)),
         }
 
-    @staticmethod
-    def _of_showers(sample: Sample, z_E: Float64, bin_E: Int64) -> _Sums:
-        """Return sums over the rows of each shower, which stand at its first row."""
-        chosen = np.flatnonzero(bin_E >= 0)
-        # Files of several productions may share ids: events with different primaries are different showers.
-        keys = np.column_stack([sample.shower_E[chosen], sample.primary_E4[chosen, :3]])
-        _, first, shower = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        sums_3E = np.zeros((3, len(sample)))
-        sums_3E[:, chosen[first]] = [np.bincount(shower.reshape(-1), z_E[chosen] ** power) for power in range(3)]
-        return _Sums(np.where(sums_3E[0] > 1, 0, -1), np.zeros(1, np.int64), *_pairs(*sums_3E))
+
+def _of_showers(sample: Sample, z_E: Float64, bin_E: Int64) -> _Sums:
+    """Return sums of _pairs over the rows of each shower, which stand at its first row."""
+    chosen = np.flatnonzero(bin_E >= 0)
+    # Files of several productions may share ids: events with different primaries are different showers.
+    keys = np.column_stack([sample.shower_E[chosen], sample.primary_E4[chosen, :3]])
+    _, first, shower = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    sums_3E = np.zeros((3, len(sample)))
+    sums_3E[:, chosen[first]] = [np.bincount(shower.reshape(-1), z_E[chosen] ** power) for power in range(3)]
+    return _Sums(np.where(sums_3E[0] > 1, 0, -1), [0], *_pairs(*sums_3E))
 
 
 def _residuals(sample: Sample, feature: str, columns_EC: Float64) -> tuple[Float64, Float64]:
@@ -487,7 +486,7 @@ def _intraclass(sums_4BK: Float64) -> Float64:
 class _Sums:
     """Sums of columns over the events of each of some bins, for many sets of weights."""
 
-    def __init__(self, bin_E: Int64, bins: Int64, *columns_E: Float64) -> None:
+    def __init__(self, bin_E: Int64, bins: Sequence[int] | Int64, *columns_E: Float64) -> None:
         # Without any bin, an empty one: its sums are 0, what is made of them NaN.
         events_of_bins = [np.flatnonzero(bin_E == number) for number in bins] or [np.zeros(0, np.int64)]
         self._parts = [(events, np.stack([column_E[events] for column_E in columns_E], 1)) for events in events_of_bins]

@@ -102,7 +102,7 @@ def test_the_expected_count_of_a_primary_is_known_from_the_real_events() -> None
 def test_correlations_of_pairs_by_hand() -> None:
     """At one primary a deviation is the difference from the mean; each event counts with its muons."""
     rng = np.random.default_rng(3)
-    counts_E = rng.integers(0, 5, 300)
+    counts_E = rng.integers(0, 15, 300)
     log10_energy_P, log10_radius_P = rng.normal(size=(2, counts_E.sum())) + np.repeat(rng.normal(size=300), counts_E)
     x_m_P = 10**log10_radius_P
     bundles = BundleArrays(counts_E, 10**log10_energy_P, x_m_P - RADIUS_OFFSET_M, np.zeros(len(x_m_P)))
