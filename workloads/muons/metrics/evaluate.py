@@ -82,19 +82,15 @@ DEFINITIONS: Mapping[str, Definition] = {
     ),
     "count_pit_by_primary_ks": Definition("", "lower", "the same, mean over bins of primary energy and mass"),
     "count_mean_by_mass_deviation": Definition(
-        "", "lower", "mean number of muons at equal primaries, generated / real: largest difference from 1 over masses"
+        "", "lower", "mean N by mass, generated / real: largest distance from 1"
     ),
-    "count_fano_by_primary_ratio": Definition(
-        "", "one", "variance / mean of the number of muons at one primary: generated / real"
-    ),
-    "count_skewness_by_primary_ratio": Definition(
-        "", "one", "skewness of the number of muons at one primary: generated / real"
-    ),
+    "count_fano_by_primary_ratio": Definition("", "one", "variance / mean of N at one primary: generated / real"),
+    "count_skewness_by_primary_ratio": Definition("", "one", "skewness of N at one primary: generated / real"),
     "count_depth_correlation_difference": Definition(
-        "", "zero", "correlation at one primary of the numbers of muons of a shower at two depths: generated - real"
+        "", "zero", "correlation of N at two depths of a shower, at one primary: generated - real"
     ),
     "count_radius_correlation_difference": Definition(
-        "", "zero", "correlation at one primary of number and mean log10 r of an event's muons: generated - real"
+        "", "zero", "correlation of N and an event's mean log10 r, at one primary: generated - real"
     ),
     "log10_energy_w1": Definition(_DEX, "lower", "W1 of log10 E of all muons"),
     "log10_radius_w1": Definition(_DEX, "lower", "W1 of log10(r + 0.1 m) of all muons"),
@@ -127,10 +123,10 @@ DEFINITIONS: Mapping[str, Definition] = {
         for least in VARIANCE_AT_LEAST
     },
     "radius_intraclass_by_mass_ratio": Definition(
-        "", "one", "correlation at one primary of log10 r of two muons of an event: generated / real"
+        "", "one", "correlation of log10 r of two muons of an event, at one primary: generated / real"
     ),
     "energy_intraclass_by_mass_difference": Definition(
-        "", "zero", "correlation at one primary of log10 E of two muons of an event: generated - real"
+        "", "zero", "correlation of log10 E of two muons of an event, at one primary: generated - real"
     ),
     "energy_radius_correlation_difference": Definition(
         "", "zero", "correlation of log10 E and log10 r over all muons: generated - real"
