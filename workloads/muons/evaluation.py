@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ import torch
 
 from common.errors import BadInputError
 from common.files.local import file_kind
+from common.options import given_inputs
 from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
+from common.text import without_secrets
 from common.unit_arrays import Array
 from workloads.base.checkpoint import run_dir_of
-from workloads.base.interface import FileEvents, Front
+from workloads.base.interface import FileEvents, FileSettings, Front
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report import evaluation as frame
 from workloads.base.report.evaluation import MOST_PARTICLES, Evaluation, Measured, Say
@@ -48,6 +51,8 @@ class EvaluationRequest(EvaluationOptions):
     """Preset with which the files were simulated: real events can be drawn again."""
     simulate: str | None = None
     """Preset from which to draw the events, without files."""
+    redraws: tuple[str, ...] = ()
+    """Files with further muons for the same primaries as those of ``inputs``."""
     weights: str | None = None
     """Parquet column, or NATURAL_FLUX."""
     c2st_epochs: int = 12
@@ -56,6 +61,7 @@ class EvaluationRequest(EvaluationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "redraws", given_inputs(self.redraws, "redraws"))
         if bool(self.inputs) == bool(self.simulate):
             raise BadInputError(
                 "name the events to compare with: files with -i, or --simulate PRESET to draw them"
@@ -64,6 +70,8 @@ class EvaluationRequest(EvaluationOptions):
             )
         if self.simulate and self.simulated:
             raise BadInputError("--simulated is about files; --simulate alone draws the events again")
+        if self.redraws and self.preset:
+            raise BadInputError("either --redraws, or the simulator draws the events again, not both")
         if self.simulate and not self.events:
             raise BadInputError("--events 0 takes all events of files; with --simulate say how many")
         if self.weights == NATURAL_FLUX and not self.preset:
@@ -103,7 +111,7 @@ WORDS = ReportWords(
     " physics differ, too: that is the <em>floor</em>, {floor}. A perfect generator has a ratio of about 1. Errors are"
     " standard deviations: of values over bootstraps of whole showers, of floors those of a perfect generator's value.",
     floors={
-        "same primaries": f"found here with {REDRAWS} further draws of the simulator for the same primaries",
+        "same primaries": "found here with {redraws} further draws for the same primaries",
         "disjoint showers": "found here between real events of disjoint showers",
     },
     about_plots="Black: real, orange: {generated}, for the same primaries. Bands: one standard deviation over"
@@ -160,6 +168,56 @@ def reading_notes(files: FileEvents) -> Iterator[str]:
         yield f"{outliers:,} events with more than {MOST_PARTICLES:,} muons were left out"
     if empty:
         yield f"{empty:,} rows hold no event and were left out"
+
+
+Redraw = Callable[[], BundleArrays]
+"""Makes other muons for the primaries of the real events."""
+
+
+def redraws_of_files(front: Front, settings: FileSettings, wanted: EvaluationRequest, real: UnitArrays) -> list[Redraw]:
+    """Return redraws from files, as many as each real event has there: two at least. Raises BadInputError.
+
+    Row k of an event's primary and ids is its redraw k; of several such events, each takes its turn.
+    """
+    keys = _keys(real)
+    events: dict[bytes, list[int]] = {}
+    for event, key in enumerate(keys):
+        events.setdefault(key, []).append(event)
+    turns = {key: cycle(of_key) for key, of_key in events.items()}
+    muons_of_E: list[list[Array]] = [[] for _ in keys]
+    settings = frame.with_outliers(replace(settings, inputs=wanted.redraws))
+    with front.each_unit(MUONS.stored_as(settings.source), settings) as units:
+        for unit in units:
+            offsets, muons_P3 = unit.arrays.offsets, unit.arrays.particle_columns["muons"]
+            for row, key in enumerate(_keys(unit.arrays)):
+                if key in turns:
+                    muons_of_E[next(turns[key])].append(muons_P3[offsets[row] : offsets[row + 1]].copy())
+    fewest = min(range(len(keys)), key=lambda event: len(muons_of_E[event]))
+    if (num := len(muons_of_E[fewest])) < 2:
+        ids, primary = (real.event_columns[name][fewest].tolist() for name in ("primary_id", "primary"))
+        energy_gev, zenith_rad, mass_a, depth_m = primary
+        raise BadInputError(
+            f"--redraws: {num} of its rows {'has' if num == 1 else 'have'} the ids {ids[0]}, {ids[1]} and the primary"
+            f" (E {energy_gev:g} GeV, zenith {zenith_rad:g}, A {mass_a:g}, depth {depth_m:g} m) of an event of -i; each"
+            " event needs 2 or more. Name files in which all of these primaries were drawn at least twice more"
+        )
+    most = int(np.argmax(np.diff(real.offsets)))
+    real_P3 = real.particle_columns["muons"][real.offsets[most] : real.offsets[most + 1]]
+    if len(real_P3) and any(np.array_equal(of_row, real_P3) for of_row in muons_of_E[most]):
+        raise BadInputError("--redraws: among its files are those of -i, whose muons are the real ones")
+
+    def redraw(draw: int) -> BundleArrays:
+        drawn = [of_event[draw] for of_event in muons_of_E]
+        return BundleArrays.of(np.array([len(muons) for muons in drawn]), np.concatenate(drawn))
+
+    return [partial(redraw, draw) for draw in range(num)]
+
+
+def _keys(arrays: UnitArrays) -> list[bytes]:
+    """Return ids and primary of each event, as bytes."""
+    ids_E2, primary_E4 = arrays.event_columns["primary_id"], arrays.event_columns["primary"].astype(np.float32)
+    together = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in (ids_E2, primary_E4)], axis=1)
+    return [row.tobytes() for row in together]
 
 
 _EVENTS_AT_A_TIME = 10_000
@@ -288,14 +346,10 @@ def _load(wanted: EvaluationRequest, device: torch.device) -> list[Trained]:
 
 def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say) -> Measured:
     trained, *others = models
-    real, origin = real_events(front, wanted, models, say)
+    real, origin, redraws = real_events(front, wanted, models, say)
     if len(np.unique(real.shower_E[real.weights_E > 0])) < 2:
         those = "the events" if real.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    redraws: list[Callable[[], BundleArrays]] = []
-    if wanted.preset:
-        redraw = partial(drawn_again, real.primary_E4, real.shower_E, preset(wanted.preset), seed=wanted.seed)
-        redraws = [partial(redraw, draw=draw) for draw in range(REDRAWS)]
     own, generated, pit_E = _compared(wanted, trained, real, redraws)
     notes = [*origin.notes]
     if real.weight_E is not None:
@@ -319,6 +373,7 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
         origin=origin,
         about={
             "simulated": wanted.preset or None,
+            "redraw_files": [without_secrets(text) for text in wanted.redraws] or None,
             "weights": wanted.weights or None,
             "seed": wanted.seed,
             "bootstraps": wanted.bootstraps,
@@ -334,11 +389,12 @@ EVALUATION = Evaluation(EvaluationRequest, WORDS, DEFINITIONS, _load, _measure)
 
 def real_events(
     front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say
-) -> tuple[Sample, frame.Origin]:
-    """Return events of files or of the simulator, and their origin.
+) -> tuple[Sample, frame.Origin, list[Redraw]]:
+    """Return events of files or of the simulator, their origin, and what draws them again.
 
     Files are read with the settings of the first model's training, unless the command overrides them.
     """
+    redraws: list[Redraw] = []
     if wanted.simulate:
         sample = drawn_sample(preset(wanted.simulate), wanted.events, wanted.seed)
         origin = frame.Origin((f"icestream simulate --preset {wanted.simulate}",))
@@ -352,16 +408,21 @@ def real_events(
                 weight_E = read_weights(files.paths, file_E, row_E, wanted.weights)
             sample = sample_of(files.arrays, weight_E)
             origin = frame.origin_of(settings, files, tuple(reading_notes(files)), say)
+            if wanted.redraws:
+                redraws = redraws_of_files(front, settings, wanted, files.arrays)
     if wanted.weights == NATURAL_FLUX:
         sample = replace(sample, weight_E=natural_weights(sample.primary_E4, preset(wanted.preset)))
-    return sample, origin
+    if wanted.preset:
+        again = partial(drawn_again, sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+        redraws = [partial(again, draw=draw) for draw in range(REDRAWS)]
+    return sample, origin, redraws
 
 
 def _compared(
     wanted: EvaluationRequest,
     trained: Trained,
     real: Sample,
-    redraws: Sequence[Callable[[], BundleArrays]],
+    redraws: Sequence[Redraw],
     floors: Mapping[str, Floor] | None = None,
 ) -> tuple[MetricReport, BundleArrays, Float64]:
     """Return the report on a model, its events and the PIT of the real counts.
