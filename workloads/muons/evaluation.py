@@ -5,7 +5,7 @@ Events are real ones of files or of the simulator, drawn again, and generated on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
@@ -41,6 +41,7 @@ from workloads.muons.purposes import MuonPurpose
 from workloads.muons.showers.interactions import ragged
 from workloads.muons.simulator.config import GROUP_MASS, MASS_FRACTIONS, NATURAL_FLUX, SimulatorConfig, preset
 from workloads.muons.simulator.muons import SimulatedPrimaries, h3a_flux, sample_primaries, simulate, simulate_showers
+from workloads.muons.simulator.write import read_provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +282,24 @@ def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.nd
     return found
 
 
+def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> SimulatorConfig:
+    """Return the configuration of real showers with the library and the field by which the files were simulated.
+
+    Raises BadInputError for files that don't say so, or of several libraries.
+    """
+    keys = ("interactions", "library", "field")
+    found = {path: read_provenance(path) if file_kind(path) == "Parquet" else {} for path in paths}
+    for path, provenance in found.items():
+        if not provenance.get("interactions"):
+            raise BadInputError(
+                f"{path} is not of `icestream simulate` with real showers: use --redraws FILES"
+            )
+    settings = {tuple(provenance[key] for key in keys) for provenance in found.values()}
+    if len(settings) > 1:
+        raise BadInputError(f"files of {len(settings)} libraries of interactions: evaluate those of one at a time")
+    return replace(config, **dict(zip(keys, settings.pop(), strict=True)))
+
+
 def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
     """Return weights from this spectrum to the natural flux (H3a), with mean 1. (E, 4) -> (E,).
 
@@ -395,6 +414,7 @@ def real_events(
     Files are read with the settings of the first model's training, unless the command overrides them.
     """
     redraws: list[Redraw] = []
+    simulator = preset(wanted.preset) if wanted.preset else None
     if wanted.simulate:
         sample = drawn_sample(preset(wanted.simulate), wanted.events, wanted.seed)
         origin = frame.Origin((f"icestream simulate --preset {wanted.simulate}",))
@@ -410,10 +430,12 @@ def real_events(
             origin = frame.origin_of(settings, files, tuple(reading_notes(files)), say)
             if wanted.redraws:
                 redraws = redraws_of_files(front, settings, wanted, files.arrays)
-    if wanted.weights == NATURAL_FLUX:
-        sample = replace(sample, weight_E=natural_weights(sample.primary_E4, preset(wanted.preset)))
-    if wanted.preset:
-        again = partial(drawn_again, sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+            if simulator and simulator.interactions:
+                simulator = with_interactions_of(files.paths.values(), simulator)
+    if simulator and wanted.weights == NATURAL_FLUX:
+        sample = replace(sample, weight_E=natural_weights(sample.primary_E4, simulator))
+    if simulator:
+        again = partial(drawn_again, sample.primary_E4, sample.shower_E, simulator, seed=wanted.seed)
         redraws = [partial(again, draw=draw) for draw in range(REDRAWS)]
     return sample, origin, redraws
 

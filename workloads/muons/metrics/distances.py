@@ -16,7 +16,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from workloads.muons.metrics.bundles import Bool, BundleArrays, Float64, Int64, Sample
-from workloads.muons.simulator.muons import surface_energy_gev, vertical_depth_mwe
+from workloads.muons.showers.bundles import vertical_depth_mwe
+from workloads.muons.simulator.muons import surface_energy_gev
 
 
 @dataclass(frozen=True)
