@@ -121,10 +121,6 @@ class LikelihoodNetworkConfig(MuonNetworkConfig):
     hidden: int = Field(64, ge=1)
     """Width of every hidden layer, except for the count head's."""
 
-    coupling: bool = False
-    """Draw half of an event's muons given the other half, for showers whose muons share more than ``latent`` random
-    numbers can say, such as a limited sum of their energies."""
-
 
 class LikelihoodConfig(StepSettings):
     """Training of the likelihood model. Both learning rates follow one cycle of ``schedule_steps``: they rise over its
