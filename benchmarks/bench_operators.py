@@ -7,7 +7,7 @@ whatever the number of microbatches.
 
 Command, from the repository's root, on a quiet machine:
 
-    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile | --graphs] [--empty]
+    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile] [--empty]
 
 Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU
 with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
@@ -21,9 +21,6 @@ Counted are calls that reach the dispatcher below autograd, in forward and backw
 
 With `--empty` the operators of ours only allocate their results on the CPU, as a launch does on a GPU: there they are
 written in torch's operators, whose host time a GPU does not have. The time that Triton needs for a launch is not in it.
-
-With `--graphs` a recorded computation (trainer.wgan.cuda_graphs) is one operator, which takes no time: there is no CUDA
-to launch it. What is left is the host's work beside the graphs; the results of such a step mean nothing.
 
 A step with the gradient penalty of every second update in both parities: means of two steps. Host time: CPU time of
 the thread, median of the steps; that of the small kernels themselves is in it, so that it is an upper limit.
@@ -40,8 +37,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -50,13 +47,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.graphs import CudaRuntime, Graphs, Recorded
 from workloads.base.kernels.registration import LIKE
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
 CPU = torch.device("cpu")
-Result = TypeVar("Result")
 EVENTS = 2
 """Events of a microbatch."""
 PART_PARTICLES = 1 << 20
@@ -116,20 +111,6 @@ def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
     return sum(event.name.startswith("aten::") for event in profiler.events() or ()) / steps
 
 
-class NothingReplayed(CudaRuntime):
-    """Runtime of graphs that records, and replays nothing."""
-
-    def __init__(self) -> None:
-        self.replays = 0
-
-    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
-        result = compute()
-        return Recorded(self._replay, result, result)
-
-    def _replay(self) -> None:
-        self.replays += 1
-
-
 @contextmanager
 def empty_operators() -> Iterator[None]:
     """Context in which operators of ours allocate their results on the CPU, and compute nothing."""
@@ -165,7 +146,6 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--repeats", type=int, default=41)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--graphs", action="store_true")
     parser.add_argument("--empty", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -175,18 +155,13 @@ def main() -> None:
     rows = {}
     for number in arguments.microbatches:
         batch, task = cut_batch(number), WganTask(config, StepContext(CPU, seed=1))
-        runtime = NothingReplayed()
-        if arguments.graphs:
-            task.graphs, task.networks.pads = Graphs(runtime), True
         for _ in range(WARM_UP_STEPS):
             task.step(batch)
         with empty_operators() if arguments.empty else nullcontext():
             ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
-        runtime.replays = 0
         row: dict[str, float] = {}
         if not arguments.compile:
-            count = operators_of(lambda: task.step(batch), 2)  # noqa: B023
-            row = asdict(replace(count, operators=count.operators + runtime.replays / 2))
+            row = asdict(operators_of(lambda: task.step(batch), 2))  # noqa: B023
         row["profiled"] = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
         row["host_ms"] = round(ms, 2)
         shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "second", "profiled")]
@@ -195,7 +170,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                **{name: getattr(arguments, name) for name in ("compile", "graphs", "empty")},
+                **{name: getattr(arguments, name) for name in ("compile", "empty")},
                 "torch": torch.__version__,
                 "steps": rows,
             }

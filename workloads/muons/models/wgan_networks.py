@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from workloads.base.batch import Microbatch, runs_of_events
 from workloads.base.bf16 import Linear, joined, rounded_product
-from workloads.base.buckets import padded
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool
@@ -289,16 +288,12 @@ class WganEvents:
 
     conditions_EC: Tensor
     segments: Segments
-    counted_E: Tensor
-    """Flag, (E,) float32: 1 for an event of the batch, 0 for one that only fills a bucket."""
     present_E: Tensor
-    """Flag, (E,) float32: 1 for an event of the batch with muons, else 0."""
+    """Flag, (E,) float32: 1 for an event with muons, else 0."""
     signs_2E: Tensor
     """Signs of the scores in the critic's loss: see score_loss."""
     muons_weight_E: Tensor
     """Weight among the energy scores of muons: see event_weight."""
-    counted_P1: Tensor
-    """Flag, (P, 1) float32: 1 for a muon of an event that is present."""
     real_PF: Tensor
     """Standardised muons, sorted by energy in each event: the penalty pairs them by rank."""
     twice: tuple[Tensor, Segments]
@@ -310,7 +305,7 @@ class WganEvents:
 
     @property
     def num_particles(self) -> int:
-        """Muons of all events of the batch."""
+        """Muons of all events."""
         return self.source.num_particles
 
     def halves(self) -> tuple[WganEvents, ...]:
@@ -340,8 +335,6 @@ class WganNetworks:
     def __init__(self, config: WganConfig, context: StepContext) -> None:
         self.config = config
         self.device = device = context.device
-        self.pads = False
-        """True: each part is padded to one of few sizes. Its further events count nowhere."""
         # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
         self._most_rows = config.chunk_particles or (CPU_CHUNK if device.type == "cpu" else sys.maxsize)
         with context.initial_weights():
@@ -372,23 +365,17 @@ class WganNetworks:
 
     def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
-        whole = padded(source) if self.pads else source
-        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles)
-        muons = whole.particle_columns["muons"]
+        segments = Segments.from_offsets(source.offsets_E1, source.num_particles)
+        muons = source.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
-        conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
-        counted_E = torch.ones(whole.num_events, device=self.device)
-        if whole is not source:
-            counted_E[source.num_events :].zero_()
-        present_E = counted_E * (segments.counts_E > 0)
+        conditions_EC = self.standardise.conditions(source.event_columns["primary"])
+        present_E = (segments.counts_E > 0).float()
         return WganEvents(
             conditions_EC=conditions_EC,
             segments=segments,
-            counted_E=counted_E,
             present_E=present_E,
             signs_2E=torch.cat([-present_E, present_E]),
             muons_weight_E=event_weight(segments, present_E),
-            counted_P1=spread(present_E.unsqueeze(1), segments),
             real_PF=real_PF[sort_within_events(real_PF[:, 0], segments)],
             twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
             source=source,
@@ -442,7 +429,7 @@ class WganNetworks:
 
     def count_loss(self, part: WganEvents, count_head: MixtureCountHead | None = None) -> Tensor:
         """Loss of the count head, by default the trained weights, summed over events."""
-        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E, part.counted_E)
+        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E)
 
 
 @dataclass(frozen=True)
