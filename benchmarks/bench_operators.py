@@ -2,8 +2,8 @@
 
 Question: a GPU waits for the host if a step has many small operators. How many are there in a step of 128,000 events of
 4 muons, and how long does the host take to dispatch them, if the batch is 1, 8 or 64 microbatches?
-Asked: at most 1,000 operators (600 while scores and losses had kernels of their own, up to 2026-11-28) and 5 ms,
-whatever the number of microbatches.
+Asked: at most 1,200 operators (600 while scores, losses and dense layers had kernels of their own, up to 2026-11-29)
+and 5 ms, whatever the number of microbatches.
 
 Command, from the repository's root, on a quiet machine:
 
@@ -13,13 +13,13 @@ Method: neither number depends on the size of the tensors, only on the number of
 with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
 Counted are calls that reach the dispatcher below autograd, in forward and backward passes and optimisers:
 
-- operators: calls that compute or copy, about one kernel launch each on a GPU;
+- operators: calls that compute or copy, about one kernel launch each on a GPU: those of torch that an operator of ours
+  for dense layers consists of, and one for each of the others (two with events of more than 128 muons);
 - views: calls that make another view of a tensor, or only allocate one;
-- second: launches on a GPU beyond one for each operator of ours, by SECOND_LAUNCHES;
 - profiled: all operators that torch's profiler records, operators called by operators included. Of compiled code, it
   records what is not fused; the first two are not counted there, since torch compiles nothing while it counts.
 
-With `--empty` the operators of ours only allocate their results on the CPU, as a launch does on a GPU: there they are
+With `--empty` the segment operators only allocate their results on the CPU, as a launch does on a GPU: there they are
 written in torch's operators, whose host time a GPU does not have. The time that Triton needs for a launch is not in it.
 
 A step with the gradient penalty of every second update in both parities: means of two steps. Host time: CPU time of
@@ -47,7 +47,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.kernels.registration import LIKE
+from workloads.base.kernels.registration import LIKE, ON_CPU
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
@@ -62,11 +62,8 @@ _NO_KERNELS = {
     *("detach", "_unsafe_view", "alias", "lift_fresh", "_record_function_enter_new", "_record_function_exit"),
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
 }
-
-
-SECOND_LAUNCHES = dict.fromkeys(("pull_with_sums", "pull_backward"), 1)
-"""Launches of an operator on CUDA beside its first: of sums over rows. (Events of more than 128 muons: one more for
-each pooling.)"""
+OF_LAYERS = ("activate", "pull", "pull_with_sums", "pull_backward")
+"""Operators of ours that are torch's own on a GPU, too."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class OperatorCount:
 
     operators: float = 0
     views: float = 0
-    second: float = 0
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -83,15 +79,17 @@ class OperatorCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operators = self.views = self.second = 0
+        self.operators = self.views = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
+        if func.namespace == "icestream" and name in OF_LAYERS:
+            with self:
+                return ON_CPU[name](*args)
         if func.is_view or name in _NO_KERNELS:
             self.views += 1
         else:
             self.operators += 1
-            self.second += SECOND_LAUNCHES.get(name, 0) if func.namespace == "icestream" else 0
         return func(*args, **(kwargs or {}))
 
 
@@ -100,7 +98,7 @@ def operators_of(step: Callable[[], object], steps: int = 1) -> OperatorCount:
     with OperatorCounter() as counter:
         for _ in range(steps):
             step()
-    return OperatorCount(counter.operators / steps, counter.views / steps, counter.second / steps)
+    return OperatorCount(counter.operators / steps, counter.views / steps)
 
 
 def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
@@ -113,12 +111,13 @@ def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
 
 @contextmanager
 def empty_operators() -> Iterator[None]:
-    """Context in which operators of ours allocate their results on the CPU, and compute nothing."""
+    """Context in which the segment operators allocate their results on the CPU, and compute nothing."""
     replaced = torch.library.Library("icestream", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of each
         for name, like in LIKE.items():
-            replaced.impl(name, like, "CPU")
+            if name not in OF_LAYERS:
+                replaced.impl(name, like, "CPU")
     try:
         yield
     finally:
@@ -151,7 +150,7 @@ def main() -> None:
     torch.set_num_threads(1)
     network = WganNetworkConfig(hidden=8)
     config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
-    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'second':>8}{'profiled':>10}{'host ms':>9}")
+    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'profiled':>10}{'host ms':>9}")
     rows = {}
     for number in arguments.microbatches:
         batch, task = cut_batch(number), WganTask(config, StepContext(CPU, seed=1))
@@ -164,8 +163,8 @@ def main() -> None:
             row = asdict(operators_of(lambda: task.step(batch), 2))  # noqa: B023
         row["profiled"] = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
         row["host_ms"] = round(ms, 2)
-        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "second", "profiled")]
-        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>8}{shown[3]:>10}{ms:>9.1f}", flush=True)
+        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "profiled")]
+        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>10}{ms:>9.1f}", flush=True)
         rows[number] = row
     print(
         json.dumps(

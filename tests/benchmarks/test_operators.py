@@ -9,7 +9,7 @@ from workloads.base.context import StepContext
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
-MOST_OPERATORS = 1000
+MOST_OPERATORS = 1200
 SMALL = WganNetworkConfig(hidden=8)
 
 

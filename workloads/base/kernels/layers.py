@@ -1,5 +1,5 @@
 """Operators of a dense layer, beside its matrix product: `torch.ops.icestream.activate`, `pull` and those of their
-backward passes. Each is one kernel on CUDA; those that sum over rows are two.
+backward passes, in torch's own operations on every device.
 
 Shape suffixes: R rows, D columns. Rows may be bfloat16 with parameters in float32. See registration.py.
 """
@@ -14,7 +14,6 @@ from torch import Tensor
 from workloads.base.kernels import layers_torch as kernels
 from workloads.base.kernels.registration import register
 
-_LAUNCHES = "workloads.base.kernels.layers_launch"
 _LAYER = "Tensor output_RD, Tensor? linear_RD, Tensor? mean_R1, Tensor? inverse_R1, Tensor? scale_D"
 
 
@@ -68,19 +67,19 @@ def _pull_backward(
 ACTIVATE = register(
     "activate(Tensor linear_RD, Tensor? bias_D, Tensor? scale_D, Tensor? shift_D, float epsilon, float leak)"
     " -> (Tensor, Tensor, Tensor)",
-    *(kernels, _LAUNCHES, _like_activate),
+    *(kernels, _like_activate),
     backward=_activate_backward,
 )
 PULL = register(
     f"pull(Tensor gradient_RD, {_LAYER}, float leak) -> Tensor",
-    *(kernels, _LAUNCHES, _like_pull),
+    *(kernels, _like_pull),
     backward=_pull_backward,
 )
 PULL_WITH_SUMS = register(
     f"pull_with_sums(Tensor gradient_RD, {_LAYER}, float leak) -> (Tensor, Tensor, Tensor, Tensor)",
-    *(kernels, _LAUNCHES, _like_pull_with_sums),
+    *(kernels, _like_pull_with_sums),
 )
 PULL_BACKWARD = register(
     f"pull_backward(Tensor s_RD, Tensor gradient_RD, {_LAYER}, Tensor r_RD, float leak) -> (Tensor, Tensor, Tensor)",
-    *(kernels, _LAUNCHES, _like_pull_backward),
+    *(kernels, _like_pull_backward),
 )

@@ -38,19 +38,22 @@ def _like_unpool(slopes_ED: Tensor, argmax_ED: Tensor | None, *segments: Any) ->
 
 POOL: Any = register(
     f"pool(Tensor values_PD, Tensor? argmax_ED, {_SEGMENTS}) -> Tensor",
-    *(kernels, _LAUNCHES, _like_pool),
+    *(kernels, _like_pool),
+    launches=_LAUNCHES,
     backward=lambda gradient_ED, arguments, *_: [UNPOOL(gradient_ED, *arguments[1:])],
     is_linear=True,
 )
 POOL_FINDING_LARGEST = register(
     f"pool_finding_largest(Tensor values_PD, {_SEGMENTS}) -> (Tensor, Tensor)",
-    *(kernels, _LAUNCHES, _like_pool_finding_largest),
+    *(kernels, _like_pool_finding_largest),
+    launches=_LAUNCHES,
     backward=lambda gradient_ED, arguments, results, _: [UNPOOL(gradient_ED, results[1], *arguments[1:])],
     is_linear=True,
 )
 UNPOOL: Any = register(
     f"unpool(Tensor slopes_ED, Tensor? argmax_ED, {_SEGMENTS}) -> Tensor",
-    *(kernels, _LAUNCHES, _like_unpool),
+    *(kernels, _like_unpool),
+    launches=_LAUNCHES,
     backward=lambda gradient_PD, arguments, *_: [POOL(gradient_PD, *arguments[1:])],
     is_linear=True,
     traced=kernels.unpool_by_reading,

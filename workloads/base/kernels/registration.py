@@ -4,7 +4,7 @@ for its derivative.
 | key | implementation |
 | --- | --- |
 | CPU | a module of torch's own operations |
-| CUDA | a module that launches Triton's kernels where Triton can work, else that of the CPU, and the log says why |
+| CUDA | that of the CPU, or a module that launches Triton's kernels where Triton can work; if not, the log says why |
 | Autograd | `torch.autograd.Function` over the keys below, whose backward pass is a registered operator as well |
 | shapes alone | a function that allocates the results |
 """
@@ -61,26 +61,27 @@ def on_cuda(name: str, kernels: ModuleType, launches: str) -> Callable[..., Any]
 def register(
     schema: str,
     kernels: ModuleType,
-    launches: str,
     like: Callable[..., Any],
     *,
+    launches: str = "",
     backward: Backward | None = None,
     is_linear: bool = False,
     traced: Callable[..., Any] | None = None,
 ) -> Any:
     """Register an operator by its schema; the result is what calls it.
 
-    ``kernels``: module with its implementation on the CPU, ``launches``: name of that on CUDA, ``like``: allocates the
-    results. ``backward`` gives the gradients by its first result. ``is_linear``: that is linear in the first argument,
-    and ``backward``, which gets neither of them, can be differentiated again; else that is an error. ``traced`` is the
-    same operator in torch's own operations, which takes its place while a graph is traced: a compiler fuses them.
+    ``kernels``: module with its implementation on the CPU, ``launches``: name of that on CUDA, empty for the same one,
+    ``like``: allocates the results. ``backward`` gives the gradients by its first result. ``is_linear``: that is linear
+    in the first argument, and ``backward``, which gets neither of them, can be differentiated again; else that is an
+    error. ``traced`` is the same operator in torch's own operations, which takes its place while a graph is traced: a
+    compiler fuses them.
     """
     name = schema.split("(")[0]
     LIBRARY.define(schema)
     operator = getattr(torch.ops.icestream, name).default
     LIKE[name], ON_CPU[name] = like, getattr(kernels, name)
     LIBRARY.impl(name, ON_CPU[name], "CPU")
-    LIBRARY.impl(name, on_cuda(name, kernels, launches), "CUDA")
+    LIBRARY.impl(name, on_cuda(name, kernels, launches) if launches else ON_CPU[name], "CUDA")
     torch.library.register_fake(f"icestream::{name}", like, lib=LIBRARY)
     if backward is not None:
         LIBRARY.impl(name, _differentiable(operator, backward, is_linear, traced or operator), "Autograd")

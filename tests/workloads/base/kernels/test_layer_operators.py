@@ -1,18 +1,51 @@
-"""Registered operators of a dense layer: torch's checks, and their values and derivatives by autograd."""
+"""Registered operators of a dense layer: torch's checks, and their values and derivatives by autograd.
+
+Shape suffixes: R rows, D columns.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from layer_cases import DTYPES, EPSILON, LEAK, LayerCase
 from torch import Tensor
 
 from workloads.base.kernels.layers import ACTIVATE, PULL, PULL_BACKWARD, PULL_WITH_SUMS
 
-CPU = torch.device("cpu")
+LEAK, EPSILON = 0.2, 1e-5
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+@dataclass
+class LayerCase:
+    """Rows of a layer before its activation, its parameters, and two gradients."""
+
+    linear_RD: Tensor
+    bias_D: Tensor
+    scale_D: Tensor
+    shift_D: Tensor
+    gradient_RD: Tensor
+    s_RD: Tensor
+
+    @classmethod
+    def of(cls, rows: int, columns: int, dtype: torch.dtype) -> LayerCase:
+        """Case of random numbers; parameters of bfloat16 rows are in float32."""
+        random = torch.Generator().manual_seed(4)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=random, dtype=torch.float64)
+
+        rows_3RD = draw(3, rows, columns).to(dtype)
+        bias_D, scale_D, shift_D = draw(3, columns).to(wide)
+        return cls(rows_3RD[0] + 0.5, bias_D, scale_D, shift_D, rows_3RD[1], rows_3RD[2])
+
+    def activated(self, *, norm: bool) -> tuple[Tensor | None, ...]:
+        """Arguments of `activate`."""
+        return self.linear_RD, self.bias_D, self.scale_D if norm else None, self.shift_D if norm else None
 
 
 def plain(linear_RD: Tensor, bias_D: Tensor, scale_D: Tensor | None, shift_D: Tensor | None) -> Tensor:
@@ -30,7 +63,7 @@ def trained(case: LayerCase, *, norm: bool) -> list[Tensor]:
 
 def calls(dtype: torch.dtype, *, norm: bool) -> dict[str, tuple[Any, tuple[Any, ...], int]]:
     """Each operator, its arguments, and how many of them are differentiable."""
-    case = LayerCase.of(5, 3, dtype, CPU)
+    case = LayerCase.of(5, 3, dtype)
     output_RD, *statistics = ACTIVATE(*case.activated(norm=norm), EPSILON, LEAK)
     layer = (output_RD, *((case.linear_RD, *statistics, case.scale_D) if norm else (None,) * 4))
     return {
@@ -64,7 +97,7 @@ def test_torch_finds_no_fault_in_an_operator(name: str, dtype: torch.dtype, norm
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_and_gradients_are_those_of_torchs_layers(dtype: torch.dtype, norm: bool) -> None:
-    case = LayerCase.of(40, 24, dtype, CPU)
+    case = LayerCase.of(40, 24, dtype)
     inputs = trained(case, norm=norm)
     found_RD = ACTIVATE(*(inputs if norm else [*inputs, None, None]), EPSILON, LEAK)[0]
     expected_RD = plain(*(inputs if norm else [*inputs, None, None]))
@@ -81,7 +114,7 @@ def test_values_and_gradients_are_those_of_torchs_layers(dtype: torch.dtype, nor
 
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 def test_the_pullback_and_its_gradients_are_those_of_autograds_second_derivative(norm: bool) -> None:
-    case = LayerCase.of(9, 6, torch.float64, CPU)
+    case = LayerCase.of(9, 6, torch.float64)
     inputs = [*trained(case, norm=norm), *(() if norm else (None, None))]
     gradient_RD = case.gradient_RD.clone().requires_grad_(True)
     (expected_RD,) = torch.autograd.grad(plain(*inputs), inputs[0], gradient_RD, create_graph=True)
@@ -98,7 +131,7 @@ def test_the_pullback_and_its_gradients_are_those_of_autograds_second_derivative
 
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 def test_the_activation_and_its_pullback_can_be_differentiated_once_only(norm: bool) -> None:
-    case = LayerCase.of(4, 3, torch.float64, CPU)
+    case = LayerCase.of(4, 3, torch.float64)
     inputs = trained(case, norm=norm)
     output_RD, *statistics = ACTIVATE(*(inputs if norm else [*inputs, None, None]), EPSILON, LEAK)
     of_norm = (case.linear_RD, *statistics, case.scale_D) if norm else (None,) * 4
