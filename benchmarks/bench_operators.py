@@ -13,8 +13,8 @@ Method: neither number depends on the size of the tensors, only on the number of
 with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
 Counted are calls that reach the dispatcher below autograd, in forward and backward passes and optimisers:
 
-- operators: calls that compute or copy, about one kernel launch each on a GPU: those of torch that an operator of ours
-  for dense layers consists of, and one for each of the others (two with events of more than 128 muons);
+- operators: calls that compute or copy, about one kernel launch each on a GPU (two for a pooling of events of more than
+  128 muons);
 - views: calls that make another view of a tensor, or only allocate one;
 - profiled: all operators that torch's profiler records, operators called by operators included. Of compiled code, it
   records what is not fused; the first two are not counted there, since torch compiles nothing while it counts.
@@ -47,7 +47,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.kernels.registration import LIKE, ON_CPU
+from workloads.base.kernels.operators import LIKE
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
@@ -62,8 +62,6 @@ _NO_KERNELS = {
     *("detach", "_unsafe_view", "alias", "lift_fresh", "_record_function_enter_new", "_record_function_exit"),
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
 }
-OF_LAYERS = ("activate", "pull", "pull_with_sums", "pull_backward")
-"""Operators of ours that are torch's own on a GPU, too."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,6 @@ class OperatorCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if func.namespace == "icestream" and name in OF_LAYERS:
-            with self:
-                return ON_CPU[name](*args)
         if func.is_view or name in _NO_KERNELS:
             self.views += 1
         else:
@@ -116,8 +111,7 @@ def empty_operators() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of each
         for name, like in LIKE.items():
-            if name not in OF_LAYERS:
-                replaced.impl(name, like, "CPU")
+            replaced.impl(name, like, "CPU")
     try:
         yield
     finally:

@@ -1,7 +1,6 @@
-"""Registered operators, and their kernels.
+"""Operators of the networks, and their kernels.
 
-`registration` registers an operator with torch: schema, shapes for tracing, derivative, one implementation a device.
-On ragged rows there are four modules: the operators (`operators`), their kernels in torch's own operations
-(`torch_kernels`: the CPU, and CUDA without Triton), those of Triton (`triton_kernels`) and their launches (`launch`).
-`layers` (with `layers_torch`) and `product` are in torch's own operations on every device.
+Those on ragged rows (`operators`) are registered with torch, and have an implementation for each device: in torch's own
+operations (`torch_kernels`: the CPU, and CUDA without Triton), in Triton (`triton_kernels`, launched by `launch`).
+`layers` and `product` are in torch's own operations on every device.
 """

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.base.kernels.layers_torch import wide
+from workloads.base.kernels.layers import wide
 from workloads.base.segments import Segments, pool, segment_sum, spread
 
 SCORE_LIMIT = 100.0

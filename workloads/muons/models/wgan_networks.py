@@ -29,7 +29,7 @@ from workloads.base.bf16 import Linear, joined, rounded_product
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool
-from workloads.base.kernels.layers import ACTIVATE, PULL
+from workloads.base.kernels.layers import activate, pull
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
 from workloads.base.segments import Segments, pool, pool_with_argmax, sort_within_events, spread, unpool
@@ -80,27 +80,20 @@ class Dense(nn.Module):
         """Output of the layer. (R, A) -> (R, D)."""
         linear = self.linear
         if linear.is_rounded:
-            return self._activated(rounded_product(input_RA, linear.pair, linear.rounded_D), linear.bias)[0]
+            linear_RD = rounded_product(input_RA, linear.pair, linear.rounded_D)
+            return activate(linear_RD, linear.bias, self.norm, LEAK)[0]
         weight_DA = linear.weight
         if library := native.library_for(input_RA, weight_DA):
             return native.dense(library, input_RA, weight_DA, linear.bias, self.norm, LEAK)[0]
         if torch.compiler.is_exporting():
             return self.activate(linear(input_RA))
-        return self._activated(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias)[0]
+        return activate(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias, self.norm, LEAK)[0]
 
     def activate(self, linear_RD: Tensor) -> Tensor:
         """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
         if torch.compiler.is_exporting():  # an exported program must run without these operators
             return F.leaky_relu(linear_RD if self.norm is None else self.norm(linear_RD), LEAK)
-        return self._activated(linear_RD, None)[0]
-
-    def _activated(self, linear_RD: Tensor, bias_D: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Output and statistics of the rows. ``bias_D``, which is in them already, gets its gradient here: one operator
-        sums the columns for all parameters."""
-        norm = self.norm
-        of_norm = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        activated: tuple[Tensor, Tensor, Tensor] = ACTIVATE(linear_RD, bias_D, *of_norm, LEAK)
-        return activated
+        return activate(linear_RD, None, self.norm, LEAK)[0]
 
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
         """Output and pullback of a gradient through a layer with normalisation; both are differentiable.
@@ -115,11 +108,10 @@ class Dense(nn.Module):
             return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
         # The pullback depends on the rows as well: the bias has its gradient from both.
         linear_RD = self.linear(input_RA)
-        output_RD, *statistics = self._activated(linear_RD, None)
-        rows = (linear_RD, *statistics, scale_D)
+        output_RD, normal = activate(linear_RD, None, self.norm, LEAK)
 
         def pullback(gradient_RD: Tensor) -> Tensor:
-            row_RD: Tensor = PULL(gradient_RD.to(linear_RD.dtype), output_RD.detach(), *rows, LEAK)
+            row_RD = pull(gradient_RD.to(linear_RD.dtype), output_RD.detach(), normal, LEAK)
             if not self.linear.is_rounded:
                 return row_RD @ weight_DA
             weight, rounded = self.linear.pair

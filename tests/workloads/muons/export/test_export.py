@@ -21,7 +21,7 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.base.checkpoint import TrainedRun
-from workloads.base.kernels.registration import LIBRARY
+from workloads.base.kernels.operators import LIBRARY
 from workloads.muons.commands import export
 from workloads.muons.export import run as programs
 from workloads.muons.export.functions import (

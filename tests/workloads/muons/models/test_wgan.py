@@ -102,7 +102,8 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
             weights = [*networks.generator.parameters(), *networks.critic.parameters()]
             results.append((*values, *torch.autograd.grad(loss, weights)))
         for expected, found in zip(*results, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+            # Compiled layers are differentiated in other operators, whose rows in between aren't rounded.
+            assert float((found - expected).norm()) <= (0.02 if bf16 else 1e-5) * float(expected.norm())
     assert counters["stats"]["unique_graphs"] == 3, "for any number of events"
 
 
