@@ -18,7 +18,7 @@ TEST_JOBS ?= $(shell jobs=$$((2 * $$(nproc))); echo $$((jobs < 16 ? jobs : 16)))
 
 # `make` alone lists the targets with a text behind ##.
 .DEFAULT_GOAL := help
-.PHONY: help install run-local run-direction demo-federation test test-engines test-fast test-compose lint locks format bench bench-physics docs-site screenshots up down clean
+.PHONY: help install run-local run-direction run-showers demo-federation test test-engines test-fast test-compose lint locks format bench bench-physics docs-site screenshots up down clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,21 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 		-c configs/demo-likelihood.toml)
 	$(if $(VALIDATION),$(BIN)/icestream evaluate '$(RUN)' -i '$(VALIDATION)' -o '$(RUN)/evaluation' \
 		$(if $(SIMULATED),--simulated $(SIMULATED)) $(if $(BESIDE),--beside '$(BESIDE)'))
+
+# Real showers, on two cores at most ten minutes: library of interactions, both models, and their report.
+run-showers: $(VENV)/.complete showers-demo showers-demo-validation  ## the same for real showers, both models side by side
+	$(BIN)/icestream run -i showers-demo --run-dir runs/showers-likelihood --decoders $(DECODERS) -c configs/demo-likelihood.toml
+	$(BIN)/icestream run -i showers-demo --run-dir runs/showers-wgan --decoders $(DECODERS) -c configs/demo.toml
+	$(BIN)/icestream evaluate runs/showers-likelihood -i showers-demo-validation --simulated sibyll --beside runs/showers-wgan
+
+# What an interrupted `make` left is kept: the command goes on there.
+showers-demo: | $(VENV)/.complete
+	$(BIN)/icestream simulate $@.part --preset sibyll --events 400000 --files 40 --showers 4 --seed 1
+	mv $@.part $@
+
+showers-demo-validation: | $(VENV)/.complete
+	$(BIN)/icestream simulate $@.part --preset sibyll --events 40000 --files 8 --showers 4 --seed 2
+	mv $@.part $@
 
 # The other workload: neutrino directions in a toy detector, on both cores at most six minutes; ends with its report.
 run-direction: $(VENV)/.complete direction-demo direction-demo-validation  ## the same for neutrino directions
@@ -143,4 +158,4 @@ test-compose: $(VENV)/.complete  ## whole runs in containers
 
 # What can be made again; runs/ is not.
 clean:  ## remove what can be made again; runs/ stays
-	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part direction-demo* .pytest_cache .mypy_cache .ruff_cache *.egg-info site
+	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part direction-demo* showers-demo* .pytest_cache .mypy_cache .ruff_cache *.egg-info site

@@ -67,11 +67,12 @@ def ground_flux(zenith_deg: float, showers: int, rng: np.random.Generator) -> tu
     library, least_gev, most_gev = library_of(LibraryName()), BANDS_GEV[0] * 0.99, 1e7
     energies, weights, codes = [], [], []
     for group, mass in enumerate(GROUP_MASS):
+        num = showers // (group + 1)  # most muons are of protons
         low_gev = 1.2 * least_gev * mass
-        energy_gev = low_gev * (most_gev / low_gev) ** rng.random(showers)
-        weight = h3a_flux(energy_gev, group) * energy_gev * np.log(most_gev / low_gev) / showers * 1e-4
-        same = (np.full(showers, value) for value in (np.cos(np.deg2rad(zenith_deg)), least_gev))
-        primaries = Primaries(energy_gev, np.full(showers, int(mass)), *same)
+        energy_gev = low_gev * (most_gev / low_gev) ** rng.random(num)
+        weight = h3a_flux(energy_gev, group) * energy_gev * np.log(most_gev / low_gev) / num * 1e-4
+        same = (np.full(num, value) for value in (np.cos(np.deg2rad(zenith_deg)), least_gev))
+        primaries = Primaries(energy_gev, np.full(num, int(mass)), *same)
         muons = muons_at_ground(primaries, library, rng)
         energies.append(muons.energy_gev)
         weights.append(weight[muons.shower])
@@ -125,10 +126,11 @@ def main() -> None:
         rows = list(fixed_primaries(config, arguments.showers, rng))
         for mass, energy_gev, mean, error, fano, skewness, radius in rows:
             print(
-                f"{mass:>4}{np.log10(energy_gev):>5.1f}{mean:>10.3f} ± {error:.3f}{fano:>8.2f}{skewness:>8.2f}{radius:>8.4f}"
+                f"{mass:>4}{np.log10(energy_gev):>5.1f}{mean:>10.3f} ± {error:.3f}"
+                f"{fano:>8.2f}{skewness:>8.2f}{radius:>8.4f}"
             )
         found[model] = rows
-    print(json.dumps(found))
+    print(json.dumps(found, default=float))
 
 
 def in_ice(num: int) -> dict[float, float]:

@@ -291,9 +291,7 @@ def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> Simu
     found = {path: read_provenance(path) if file_kind(path) == "Parquet" else {} for path in paths}
     for path, provenance in found.items():
         if not provenance.get("interactions"):
-            raise BadInputError(
-                f"{path} is not of `icestream simulate` with real showers: use --redraws FILES"
-            )
+            raise BadInputError(f"{path} is not of `icestream simulate` with real showers: use --redraws FILES")
     settings = {tuple(provenance[key] for key in keys) for provenance in found.values()}
     if len(settings) > 1:
         raise BadInputError(f"files of {len(settings)} libraries of interactions: evaluate those of one at a time")

@@ -29,13 +29,12 @@ MODELS = {
     "sibyll23d": "Sibyll23d",
     "sibyll23dstar": "Sibyll23dStarMixed",
     "sibyll23e": "Sibyll23e",
-    "sibyll23c": "Sibyll23c",
     "sibyll21": "Sibyll21",
 }
 """Interaction models by name, and their classes in chromo: those that need no files beside the package. Others
-are called and recorded otherwise (`_secondaries`)."""
+are called and recorded otherwise (`_secondaries`); SIBYLL 2.3c has no cross section of kaons at 10 TeV there."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files; a library of another one is made anew."""
 
 PROJECTILES = (2212, 2112, 211, -211, 321, -321, 130, 3122, -2212, -2112)
@@ -61,7 +60,7 @@ _CODE_STEP = 2.2e-4
 AIR_MASS = 14.55
 _NITROGEN_SHARE = 0.78
 _NUCLEAR_LG = (3.0, 5.0, 7.0)
-_NUCLEAR_DRAWS = 200
+_NUCLEAR_DRAWS = 600
 _MASSES = range(2, 57)
 _SIGMA_LG = np.arange(2.0, 8.6, 0.2)
 _SIGMA_OF = (2212, 211, 321)
@@ -227,7 +226,7 @@ def _cross_sections(name: LibraryName) -> dict[str, np.ndarray]:
 
 
 def _nuclei(seed: int) -> dict[str, np.ndarray]:
-    """Return cross sections of nuclei, numbers of wounded nucleons, and mass numbers of fragments.
+    """Return numbers of wounded nucleons of nuclei, and mass numbers of their fragments.
 
     By SIBYLL's Glauber calculation and its abrasion and ablation, for all models. What chromo makes of an event's
     nucleons is not used: it keeps one interaction of them only (version 0.11).
@@ -235,11 +234,10 @@ def _nuclei(seed: int) -> dict[str, np.ndarray]:
     from chromo.kinematics import FixedTarget
 
     generator = _generator("sibyll23d", seed)
-    library, sigma_mb, wounded, num_fragments, fragments = generator._lib, [], [], [], []
+    library, wounded, num_fragments, fragments = generator._lib, [], [], []
     for mass in _MASSES:
         for lg in _NUCLEAR_LG:
             generator.kinematics = FixedTarget(10**lg, (mass, mass // 2), "N14")
-            sigma_mb.append(generator.cross_section().prod * (AIR_MASS / 14.0) ** 0.6)
             for _ in range(_NUCLEAR_DRAWS):
                 library.sibnuc(mass, 14, generator.kinematics.ecm)
                 codes = np.array(library.s_plnuc.lla[: int(library.s_plnuc.npa)])
@@ -249,7 +247,6 @@ def _nuclei(seed: int) -> dict[str, np.ndarray]:
                 fragments.append(pieces.astype(np.int16))
     shape = (len(_MASSES), len(_NUCLEAR_LG), _NUCLEAR_DRAWS)
     return {
-        "nuclear_sigma_mb": np.array(sigma_mb).reshape(shape[:2]),
         "wounded": np.array(wounded).reshape(shape),
         "num_fragments": np.array(num_fragments).reshape(shape),
         "fragments": np.concatenate(fragments),
@@ -275,8 +272,9 @@ class Library:
             each.reshape(len(PROJECTILES), -1) for each in _sizes_and_starts(arrays["per_cell"])
         )
         self._length_gcm2 = _GCM2_MB / arrays["sigma_mb"]
-        self._nuclear_length_gcm2 = _GCM2_MB / arrays["nuclear_sigma_mb"]
         self._wounded, self._fragments = np.array(arrays["wounded"]), np.array(arrays["fragments"])
+        # A nucleon of a nucleus interacts as often as a free one: superposition, exact in the mean.
+        self._wounded_share = self._wounded.mean(2) / np.array(_MASSES)[:, None]
         self._num_fragments, self._fragment_starts = _sizes_and_starts(arrays["num_fragments"])
 
     def length_gcm2(self, row_P: Int64, lg_energy_P: Float64) -> Float64:
@@ -286,7 +284,8 @@ class Library:
     def nuclear_length_gcm2(self, mass_P: Int64, lg_energy_P: Float64) -> Float64:
         """Return the same for nuclei of these mass numbers and energies per nucleon. (P,)."""
         at_P = (lg_energy_P - _NUCLEAR_LG[0]) / (_NUCLEAR_LG[1] - _NUCLEAR_LG[0])
-        return _interpolated(self._nuclear_length_gcm2, mass_P - _MASSES[0], at_P)
+        share_P = _interpolated(self._wounded_share, mass_P - _MASSES[0], at_P)
+        return share_P * self.length_gcm2(np.zeros_like(mass_P), lg_energy_P)
 
     def interact(
         self, row_P: Int64, energy_gev_P: Float64, rng: np.random.Generator

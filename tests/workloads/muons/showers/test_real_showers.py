@@ -32,7 +32,7 @@ def library(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        place = cache / "icestream" / "showers" / "sibyll23d-0.11.0-1-v2"
+        place = cache / "icestream" / "showers" / "sibyll23d-0.11.0-1-v3"
         place.parent.mkdir(parents=True, mode=0o700)
         make_library(place, LibraryName(), 0.01)
         library_of.cache_clear()
@@ -64,11 +64,13 @@ def test_a_nucleus_is_its_wounded_nucleons_and_its_fragments(library):
     mass = np.repeat([4, 14, 27, 56], 500)
     wounded, nucleus, size = library.break_up(mass, mass * 1e5, np.random.default_rng(2))
     assert (wounded + np.bincount(nucleus, size, len(mass)) == mass).all()
-    # Wounded nucleons on average: A sigma(p) / sigma(A), by which superposition holds in the mean.
-    for each in (14, 56):
-        nuclear = library.nuclear_length_gcm2(np.array([each]), np.array([5.0]))
-        expected = each * nuclear / library.length_gcm2(np.array([0]), np.array([5.0]))
-        assert wounded[mass == each].mean() == pytest.approx(expected[0], rel=0.1)
+    # At each interaction of a nucleus as many nucleons are wounded as free ones would interact on the way to it.
+    lengths = library.nuclear_length_gcm2(mass, np.full(len(mass), 5.0))
+    free = library.length_gcm2(np.array([0]), np.array([5.0]))[0]
+    for each in (4, 56):
+        chosen = mass == each
+        assert wounded[chosen].mean() == pytest.approx(each * lengths[chosen][0] / free, rel=0.2)
+    assert 10 < lengths[-1] < 16, "iron in air at 100 TeV a nucleon, g/cm²"
 
 
 def test_mean_numbers_of_muons_are_near_elberts_and_spread_more_than_poissons_by_far_less_than_independent_nucleons():
