@@ -4,16 +4,12 @@ Question: training from local files with a fetcher and two decoders, against the
 device: pipeline rate ÷ replay ceiling, on the CPU. Asked: at least 0.9.
 
     python -m benchmarks.bench_pipeline [--events 30000] [--repeats 3] [--set KEY=VALUE …]
-    python -m benchmarks.bench_pipeline --apart [--device cuda] …
 
-By default both sides are measured in turn, step by step, in one trainer: each batch passes fetcher, decoders, slots
+Both sides are measured in turn, step by step, in one trainer: each batch passes fetcher, decoders, slots
 and feed, is trained and logged (and a checkpoint is written every 200 steps); then only the step is repeated on the
 same batch. Pipeline time is all time except this second step. The two measurements are a few tenths of a second apart,
 so that both see the same load of the machine. But the decoders have twice the time for each batch; so each repeat is
 followed by a plain `icestream run`, for the part of its time that the trainer waits for data.
-
-With --apart the ratio is the one of a run's summary (`trainer.replay_batches`), with the ceiling measured at the end:
-for an otherwise idle machine, and for CUDA, where the host only queues a step.
 
 Table: events/s of both, their ratio, the time waited for data, by repeat; medians below. The last line is JSON.
 Reading: the difference to 1 is feed, logging, checkpoints, and on the CPU the time that decoders and fetcher take from
@@ -108,49 +104,36 @@ def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[st
         "session_events_per_s": events / pipeline_s,
         "replay_events_per_s": events / replay_s,
         "replay_fraction": replay_s / pipeline_s,
-        "waited": plain(data, run_dir.with_name(f"{run_dir.name}-plain"), arguments)["waited"],
+        "waited": waited(data, run_dir.with_name(f"{run_dir.name}-plain"), arguments),
     }
 
 
-def plain(data: Path, run_dir: Path, arguments: argparse.Namespace, *settings: str) -> dict[str, float]:
-    """Summary of one `icestream run`, with the share of its time that the trainer waited for data."""
+def waited(data: Path, run_dir: Path, arguments: argparse.Namespace) -> float:
+    """Return the share of the time of one `icestream run` that the trainer waited for data."""
     command = [*ICESTREAM, "run", "-i", str(data), "--run-dir", str(run_dir)]
-    command += ["--decoders", str(DECODERS), "--device", arguments.device]
-    for setting in (*settings, *arguments.settings):
+    command += ["--decoders", str(DECODERS), "--device", "cpu"]
+    for setting in arguments.settings:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the run ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    summary: dict[str, float] = json.loads((run_dir / "summary.json").read_text())
+    summary = json.loads((run_dir / "summary.json").read_text())
     status = json.loads((run_dir / "status" / "trainer.json").read_text())
-    summary["waited"] = status["batches"]["wait_get_s"] / summary["seconds_total"]
-    return summary
-
-
-def apart(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    """Rates of one run that measures its ceiling at its end."""
-    setting = f"trainer.replay_batches={arguments.replay_batches}"
-    return plain(data, run_dir, arguments, setting)
+    return float(status["batches"]["wait_get_s"] / summary["seconds_total"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=30_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--apart", action="store_true")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--replay-batches", type=int, default=48)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    if arguments.device != "cpu" and not arguments.apart:
-        parser.error("--device needs --apart: step by step, only the CPU's times are true")
     found = []
     print(f"{'run':<8}{'pipeline, events/s':>20}{'ceiling, events/s':>20}{'ratio':>8}{'waited for data':>18}")
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
         write_dataset(Path(folder) / "data", preset("bench"), DatasetPlan(arguments.events, FILES, seed=1))
         for repeat in range(arguments.repeats):
-            measure = apart if arguments.apart else in_turn
-            found.append(measure(Path(folder) / "data", Path(folder) / f"run-{repeat}", arguments))
+            found.append(in_turn(Path(folder) / "data", Path(folder) / f"run-{repeat}", arguments))
             print(_line(str(repeat + 1), found[-1]), flush=True)
     median = {key: statistics.median(one[key] for one in found) for key in _KEYS}
     print(_line("median", median) + f"   asked: {ASKED}")
@@ -158,11 +141,11 @@ def main() -> None:
         json.dumps(
             {
                 "benchmark": "pipeline",
-                "how": "apart" if arguments.apart else "in turn",
+                "how": "in turn",
                 **{key: round(value, 4) for key, value in median.items()},
                 "ratios": [round(one["replay_fraction"], 3) for one in found],
                 "events": arguments.events,
-                "device": arguments.device,
+                "device": "cpu",
                 "cores": os.cpu_count(),
                 "settings": arguments.settings,
             }

@@ -229,8 +229,6 @@ class TrainerStatus(Status):
     particles_per_s: float = 0.0
     session_events_per_s: float = 0.0
     """Events per second trained by this process since its first steps."""
-    replay_events_per_s: float = 0.0
-    """Replay ceiling: events per second of the same steps without feed, logging and checkpoints. 0: not measured."""
     batches_per_s: float = 0.0
     """Optimiser steps per second, waiting included, over the last seconds."""
     s_per_batch: float = 0.0

@@ -158,11 +158,6 @@ class Summary(BaseModel):
     particles_per_s: float
     session_events_per_s: float
     """Events per second trained by the last trainer process, since its first steps."""
-    replay_events_per_s: float
-    """Replay ceiling: events per second of the same steps without feed, logging and checkpoints
-    (`trainer.replay_batches`). 0: not measured."""
-    replay_fraction: float
-    """Part of the replay ceiling that ``session_events_per_s`` reaches. 0: not measured."""
     restarts: dict[str, int]
     """Restarts in this session, by service."""
     checkpoint: str
@@ -214,8 +209,6 @@ def build_summary(
         events_per_s=_rate(counters.events_trained, status.seconds),
         particles_per_s=_rate(counters.particles_trained, status.seconds),
         session_events_per_s=round(status.session_events_per_s, 3),
-        replay_events_per_s=round(status.replay_events_per_s, 3),
-        replay_fraction=_rate(status.session_events_per_s, status.replay_events_per_s),
         restarts={service: (restarts or {}).get(service, 0) for service in SERVICES},
         checkpoint=status.checkpoint,
         quarantined=status.quarantined,
@@ -256,15 +249,10 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  {'steps':<20}{summary.steps:>16,}  (epochs begun: {summary.epochs})",
         f"  {'events/s':<20}{summary.events_per_s:>16,.1f}",
         f"  {'particles/s':<20}{summary.particles_per_s:>16,.1f}",
+        f"  restarts: {restarts or 'none'}",
+        f"  checkpoint: {summary.checkpoint or 'none'}",
+        *(f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]),
     ]
-    if summary.replay_events_per_s:
-        lines += [
-            f"  {'replay ceiling':<20}{summary.replay_events_per_s:>16,.1f}  events/s; this session trained"
-            f" {summary.session_events_per_s:,.1f} after its first steps",
-            f"  {'pipeline ÷ ceiling':<20}{summary.replay_fraction:>16.2f}",
-        ]
-    lines += [f"  restarts: {restarts or 'none'}", f"  checkpoint: {summary.checkpoint or 'none'}"]
-    lines += [f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]]
     if summary.num_quarantined > QUARANTINED_SHOWN:
         lines.append(f"  … and {summary.num_quarantined - QUARANTINED_SHOWN:,} more: see logs/fetcher.log")
     lines += [f"  invalid: {line}" for line in summary.invalid]

@@ -52,7 +52,6 @@ VERBS: dict[str, tuple[Section, str]] = {
     "trainer": ("Machines", "Start a run's trainer."),
     "slurm": ("Machines", "Print a job script for several machines under Slurm."),
     "token": ("Machines", "Show the token that a run would use, and if it suffices."),
-    "bench": ("Machines", "Measure this machine's speed: the trainer's ceiling."),
     "completion": ("Machines", "Print the lines that complete commands and options with Tab."),
 }
 """Section and summary of each command in `icestream --help`; own_command() knows its code."""

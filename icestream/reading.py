@@ -10,7 +10,7 @@ import fnmatch
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from common.files.inputs import expand, local_files, local_path
 from common.files.local import named_inputs, none_usable
 from common.files.remotes import Remotes
 from common.invalid_events import lines_of_rules
-from common.messages import Tally, Unit
+from common.messages import Tally
 from common.plan import SlotCapacity, SourceFile, StagedFile, Which, plan_block
 from common.schema import EventSchema, UnitArrays
 from common.slow_progress import SlowProgress, note
@@ -162,27 +162,19 @@ def read_units(
     ``which``: of the events, where `stream.held_out` holds some out of training. ``report`` gets the faults of files.
     """
     # Epoch 1: outliers are written to a file in epoch 0 only, and these don't belong to a run.
-    units = plan_block(0, 0, 1, staged, capacity=SlotCapacity(workload, stream), stream=stream, seed=seed)
-    for _, arrays, tally in decoded(units, workload, stream, seed, run_dir, which):
-        for bad in tally.bad:
-            report(bad.reason)
-        for line in lines_of_rules(tally.broken_rules):
-            report(f"invalid {line}")
-        yield arrays, tally
-
-
-def decoded(
-    units: Iterable[Unit], workload: EventSchema, stream: StreamConfig, seed: int, run_dir: Path, which: Which
-) -> Iterator[tuple[Unit, UnitArrays, Tally]]:
-    """Decode units as a decoder does. The arrays are valid until the next ones are requested."""
     capacity = SlotCapacity(workload, stream)
+    units = plan_block(0, 0, 1, staged, capacity=capacity, stream=stream, seed=seed)
     with closing(ContentReader(workload)) as reader:
         decode = Decode(workload, stream, seed, run_dir, reader, which)
         for unit in units:
             particles = sum(part.particles for part in unit.parts)
             slot = np.empty(capacity.bytes_needed(max(unit.rows, 1), particles), np.uint8)
             layout, tally = decode(unit, slot)
-            yield unit, unit_arrays(slot, workload, layout), tally
+            for bad in tally.bad:
+                report(bad.reason)
+            for line in lines_of_rules(tally.broken_rules):
+                report(f"invalid {line}")
+            yield unit_arrays(slot, workload, layout), tally
 
 
 def first_events(arrays: UnitArrays, most: int) -> UnitArrays:

@@ -283,7 +283,7 @@ def _show_profile(run_dir: Path, since_s: float) -> None:
 OWN_CONTENTS = (
     *("config.json", "config.part", "summary.json", "summary.part", "audit.jsonl", "audit-rank*.jsonl"),
     *("ledger.sqlite*", "shards", "inventory", "checkpoints", "outliers", "invalid", "logs", "status", "sockets"),
-    *("tensorboard", "profile", "ceiling.json", "ceiling.part", "evaluation", "health.jsonl"),
+    *("tensorboard", "profile", "evaluation", "health.jsonl"),
     *("validation.pt", "validation.json", "validation.units", "validation.part", "wandb", "cache"),
     *("outputs.json", "outputs.part"),
 )

@@ -265,10 +265,6 @@ class _Settings(ConfigBranch):
     the health of training is judged, only then."""
     profile_steps: int = Field(0, ge=0)
     """Number of steps to profile after the first few: a table in the log, and a trace in `profile/`. 0: none."""
-    replay_batches: int = Field(0, ge=0)
-    """Most batches of a session, evenly spread over it, that stay on the device and are replayed for 5 s after
-    the last checkpoint: the summary then shows the part of this ceiling that the pipeline reached. Batches differ: 32
-    or more give a steady figure. 0: no replay."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Each of several
     trainers records its own share: `audit-rank1.jsonl`, …"""

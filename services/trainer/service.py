@@ -146,13 +146,12 @@ def run_trainer(
             audit = None
             if config.trainer.audit:
                 audit = Audit(results, state.audit_bytes, ranks, config.stream, attempt)
-            gauges = Gauges(results, config.trainer, device, rank=ranks.rank, ranks=ranks.size)
+            gauges = Gauges(results, config.trainer, device, rank=ranks.rank)
             telemetry.status("starting", state, feed.waits, force=True)
             log = HealthLog(results / HEALTH_FILE, publishing_of(attempt))
             ranks.begin_steps(device)
             end = train(state, feed, checkpoints, telemetry, audit, log, config.trainer, config_json, gauges.stepped)
-            status = telemetry.status(end, state, feed.waits, force=True)
-            status = gauges.close(state, status, stopped=lambda: bool(stop))
+            status = gauges.close(telemetry.status(end, state, feed.waits, force=True))
             if ranks.is_first:
                 write_status(run_dir, "trainer", status)
             require_data(status)

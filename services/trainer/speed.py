@@ -1,16 +1,13 @@
-"""Measurements beside the training: memory and use of the GPU, pace, operations, a profile, the replay ceiling."""
+"""Measurements beside the training: memory and use of the GPU, pace, operations, a profile."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import os
-import random
-import resource
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
-from common.atomic_file import replace_file
 from common.status import GpuStatus, TrainerStatus
 from services.config.settings import TrainerConfig
-from services.trainer.state import TrainState
 from workloads.base.batch import Batch
 from workloads.base.flops import counted_flops
 from workloads.base.training import Task
@@ -136,19 +130,6 @@ def start_gpu_sampler(device: torch.device, nvml: Any = None) -> GpuSampler | No
         logger.warning("the GPU's utilisation is not reported: NVML: %s", error)
         return GpuSampler(allocated_bytes)
     return GpuSampler(allocated_bytes, nvml, handle)
-
-
-def reset_peak(device: torch.device) -> None:
-    """Begin a new maximum for peak_bytes(), where that is possible: on CUDA."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Maximum memory: on CUDA in tensors since reset_peak(), else resident of this process since its start."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def memory_scalars(device: torch.device) -> dict[str, float]:
@@ -299,162 +280,27 @@ class StepProfile:
         logger.info("%strace for https://ui.perfetto.dev: %s", text, trace)
 
 
-REPLAY_S = 5.0
-"""Duration of the replay at the end of a run: long enough for a steady median of its rounds."""
-CEILING_FILE = "ceiling.json"
-MIN_ROUNDS = 3
-
-
-class Ceiling(BaseModel):
-    """Content of `ceiling.json`. A round replays each batch once; the host waits for the device only at its end."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    device: str
-    batches: int
-    rounds: int
-    events_per_batch: float
-    particles_per_batch: float
-    events_per_s: float
-    """Rate of the median round, as the other rates."""
-    particles_per_s: float
-    steps_per_s: float
-    s_per_step: float
-    s_per_step_min: float
-    """Rate of the fastest round."""
-    s_per_step_max: float
-    """Rate of the slowest round."""
-
-
-class Sample:
-    """Random sample of a session's batches on the device, each as likely as any other.
-
-    The newest batches alone are no good sample: batches differ in their particles, and the plan's last one is small.
-    """
-
-    def __init__(self, most: int) -> None:
-        """``most``: batches that are held."""
-        self.batches: list[Batch] = []
-        self._most = most
-        self._seen = 0
-        self._random = random.Random(0)
-
-    def add(self, batch: Batch) -> None:
-        """Add a batch that was trained."""
-        self._seen += 1
-        if len(self.batches) < self._most:
-            self.batches.append(batch)
-        elif (place := self._random.randrange(self._seen)) < self._most:
-            self.batches[place] = batch
-
-
-def measure(
-    task: Task,
-    batches: Sequence[Batch],
-    device: torch.device,
-    *,
-    seconds: float,
-    steps: int = 0,
-    stopped: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Ceiling | None:
-    """Replay ``batches`` for at least ``seconds``, ``steps`` and MIN_ROUNDS rounds, after one that doesn't count.
-
-    The replay trains the task: don't use it afterwards. None if stopped before a round was measured.
-    """
-    if not batches:
-        raise ValueError("there is nothing to replay")
-    round_s: list[float] = []
-    warm = False
-    while not warm or len(round_s) < MIN_ROUNDS or sum(round_s) < seconds or len(round_s) * len(batches) < steps:
-        _wait_for(device)
-        started_s = clock()
-        for batch in batches:
-            if stopped():
-                return _ceiling(round_s, batches, device) if round_s else None
-            task.step(batch)
-        _wait_for(device)
-        if warm:
-            round_s.append(clock() - started_s)
-        warm = True
-    return _ceiling(round_s, batches, device)
-
-
-def write_ceiling(run_dir: Path, ceiling: Ceiling) -> None:
-    """Replace the run directory's ceiling, atomically."""
-    replace_file(run_dir / CEILING_FILE, ceiling.model_dump_json(indent=2) + "\n", durable=False)
-
-
-def _ceiling(round_s: Sequence[float], batches: Sequence[Batch], device: torch.device) -> Ceiling:
-    median_s = statistics.median(round_s)
-    num_events = sum(batch.num_events for batch in batches)
-    num_particles = sum(batch.num_particles for batch in batches)
-    return Ceiling(
-        device=str(device),
-        batches=len(batches),
-        rounds=len(round_s),
-        events_per_batch=num_events / len(batches),
-        particles_per_batch=num_particles / len(batches),
-        events_per_s=num_events / median_s,
-        particles_per_s=num_particles / median_s,
-        steps_per_s=len(batches) / median_s,
-        s_per_step=median_s / len(batches),
-        s_per_step_min=min(round_s) / len(batches),
-        s_per_step_max=max(round_s) / len(batches),
-    )
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 class Gauges:
     """Measurements of one trainer process. Call stepped() after each step, close() at the end of training.
 
-    With several ranks the first is profiled, and there is no replay: each rank would set its number of rounds by its
-    own clock, and wait for the others' gradients for ever.
+    With several ranks the first is profiled.
     """
 
-    def __init__(
-        self, run_dir: Path, config: TrainerConfig, device: torch.device, *, rank: int = 0, ranks: int = 1
-    ) -> None:
-        self._run_dir = run_dir
+    def __init__(self, run_dir: Path, config: TrainerConfig, device: torch.device, *, rank: int = 0) -> None:
         self._pace = Pace()
         self._profile = (
             StepProfile(run_dir, config.profile_steps, device) if config.profile_steps and not rank else None
         )
-        self._sample = Sample(config.replay_batches) if config.replay_batches and ranks == 1 else None
-        if config.replay_batches and ranks > 1:
-            logger.warning(
-                "trainer.replay_batches: the replay ceiling is measured with one trainer only, not with %d", ranks
-            )
 
     def stepped(self, step: int, batch: Batch) -> None:
         """Record the end of step ``step`` of the run."""
-        if self._sample is not None:
-            self._sample.add(batch)
         if self._profile is not None and not self._profile.done:
             self._profile.stepped(step)
             self._pace = Pace()  # profiled steps are slower and don't count
         self._pace.stepped(time.monotonic(), batch.total_events)
 
-    def close(self, state: TrainState, status: TrainerStatus, *, stopped: Callable[[], bool]) -> TrainerStatus:
-        """Final status with the measurements. The last checkpoint must be written: the replay changes the weights."""
+    def close(self, status: TrainerStatus) -> TrainerStatus:
+        """Return the final status with the measurements."""
         if self._profile is not None:
             self._profile.close()
-        ceiling = None
-        if self._sample is not None and self._sample.batches:
-            ceiling = measure(state.task, self._sample.batches, state.device, seconds=REPLAY_S, stopped=stopped)
-        if ceiling is not None:
-            write_ceiling(self._run_dir, ceiling)
-            logger.info(
-                "replay ceiling: %.1f events/s (%d batches, %d rounds, %.1f ms a step)",
-                ceiling.events_per_s,
-                ceiling.batches,
-                ceiling.rounds,
-                1e3 * ceiling.s_per_step,
-            )
-        replay_events_per_s = ceiling.events_per_s if ceiling is not None else 0.0
-        update = {"session_events_per_s": self._pace.events_per_s, "replay_events_per_s": replay_events_per_s}
-        return status.model_copy(update=update)
+        return status.model_copy(update={"session_events_per_s": self._pace.events_per_s})

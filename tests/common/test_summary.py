@@ -46,17 +46,6 @@ def finished(status: TrainerStatus | None) -> Summary:
     return build_summary(status, exit_status="finished", exit_code=0, seconds=5.0, restarts={"decoder": 2})
 
 
-def test_what_the_pipeline_reached_of_the_replay_ceiling_is_one_number() -> None:
-    measured = STATUS.model_copy(update={"session_events_per_s": 900.0, "replay_events_per_s": 1000.0})
-    summary = finished(measured)
-    assert summary.replay_fraction == 0.9
-    assert any(line.split() == ["pipeline", "÷", "ceiling", "0.90"] for line in summary_lines(summary))
-
-    unmeasured = finished(STATUS)
-    assert unmeasured.replay_fraction == 0.0
-    assert not any("ceiling" in line for line in summary_lines(unmeasured))
-
-
 @pytest.mark.parametrize(("exit_code", "expected"), [(0, 1), (130, 1), (1, 1), (2, 2)])
 def test_sums_that_do_not_add_up_fail_the_run_loudly(exit_code: int, expected: int) -> None:
     broken = STATUS.model_copy(update={"counters": COUNTERS.model_copy(update={"events_trained": 899})})
@@ -88,8 +77,7 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
         *("events_held_out", "events_invalid", "adds_up"),
         *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
-        *("events_per_s", "particles_per_s"),
-        *("session_events_per_s", "replay_events_per_s", "replay_fraction"),
+        *("events_per_s", "particles_per_s", "session_events_per_s"),
         *("restarts", "checkpoint", "quarantined", "num_quarantined", "invalid", "warnings", "error"),
     ]
     assert stored["restarts"] == {"fetcher": 0, "decoder": 2, "trainer": 0}

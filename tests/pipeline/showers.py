@@ -120,10 +120,13 @@ PULSES_STREAM = (
 
 def write_pulses(folder: Path) -> tuple[int, int]:
     """Neutrino events in files of row groups of 40; the number of events, and of pulses of those to be trained on."""
-    from workloads.direction.simulator import write_sample  # torch
+    from workloads.direction.seeds import FitsJob, write_fits  # torch
+    from workloads.direction.simulator import EventsPlan, file_name, write_dataset
 
-    write_sample(folder, PULSES_FILES * _EVENTS_A_PULSES_FILE, 1)
-    (path,) = folder.glob("*.parquet")
+    plan = EventsPlan(PULSES_FILES * _EVENTS_A_PULSES_FILE, 1, 1)
+    write_dataset(folder, plan, overwrite=True)
+    path = folder / file_name(0)
+    write_fits(FitsJob(path, path, plan.geometry))
     table = pq.read_table(path)
     path.unlink()
     for index in range(PULSES_FILES):

@@ -7,7 +7,7 @@ import math
 import signal
 import socket
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,20 @@ import numpy.typing as npt
 import pytest
 import torch
 from click.testing import CliRunner
+from decoded_files import SEED, decoded, planned_in_order
 from proc import command_line, parent, read
 from proc import processes as every_process
 from runs import COUNTING, ICESTREAM, SMALL_STREAM, Processes, settings
 from showers import EPOCHS, Showers, Undisturbed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.plan import is_held_out
-from common.schema import UnitArrays
+from common.plan import Blocks, is_held_out
 from icestream.cli import VERBS, cli
 from icestream.commands.status import status
-from icestream.replay import batches_from_files
 from services.config.root import Config, load_config
 from services.trainer.audit import audit_line
 from services.trainer.sinks import run_folder
 from services.trainer.validation import StoredBatch, ValidationBlock, made_for
-from workloads.base.batch import Microbatch
 
 
 def status_of(processes: Processes) -> dict[str, Any]:
@@ -42,10 +40,10 @@ def status_of(processes: Processes) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_a_checkpoint_scalars_and_a_summary_and_its_profile_and_replay_change_nothing(
+def test_a_run_ends_with_a_checkpoint_scalars_and_a_summary_and_its_profile_changes_nothing(
     processes: Processes, showers: Showers, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    summary = processes.train(*command, *settings("trainer.replay_batches=4"), "--profile-steps", "3")
+    summary = processes.train(*command, "--profile-steps", "3")
 
     undisturbed.assert_same(processes)
     summary.assert_read(EPOCHS * showers.events)
@@ -61,12 +59,6 @@ def test_a_run_ends_with_a_checkpoint_scalars_and_a_summary_and_its_profile_and_
         assert [point.step for point in points] == [1, *range(10, summary["steps"] + 1, 10)]
         assert all(math.isfinite(point.value) for point in points)
 
-    assert summary["replay_fraction"] == pytest.approx(
-        summary["session_events_per_s"] / summary["replay_events_per_s"], abs=0.001
-    )
-    ceiling = json.loads((processes.run_dir / "ceiling.json").read_text())
-    assert ceiling["events_per_s"] == pytest.approx(summary["replay_events_per_s"], abs=0.001)
-    assert ceiling["events_per_batch"] == pytest.approx(200, rel=0.3)
     names = [path.name for path in (processes.run_dir / "profile").iterdir()]
     assert sorted(names) == ["steps-00000011-00000013.trace.json.gz", "steps-00000011-00000013.txt"]
 
@@ -157,21 +149,8 @@ SHARE = 0.25
 Ids = npt.NDArray[np.uint64]
 
 
-def digest(part: Microbatch) -> str:
-    """Digest that the audit has of these bytes."""
-    arrays = UnitArrays(
-        offsets=part.host_offsets_E1.astype(np.int64),
-        microbatch_bounds=np.array([0, part.num_events]),
-        particle_columns={name: column.numpy() for name, column in part.particle_columns.items()},
-        event_columns={name: column.numpy() for name, column in part.event_columns.items()},
-    )
-    found: str = json.loads(audit_line(arrays, 0, 0, 0, 0))["digest"]
-    return found
-
-
-def ids_of(part: Microbatch) -> Ids:
-    ids: Ids = part.event_columns["primary_id"].numpy()
-    return ids
+def ids_of(events: Mapping[str, Any]) -> Ids:
+    return np.asarray(events["primary_id"])
 
 
 def block_of(processes: Processes, config: Config) -> StoredBatch:
@@ -182,10 +161,12 @@ def block_of(processes: Processes, config: Config) -> StoredBatch:
 
 
 @pytest.mark.slow
-def test_no_held_out_event_is_trained_on_and_the_block_has_no_other(processes: Processes, showers: Showers) -> None:
+def test_no_held_out_event_is_trained_on_and_the_block_has_no_other(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
     validation = ("trainer.validation.events=300", "trainer.validation.every=10")
-    held_out = f"stream.held_out={SHARE}"
-    summary = processes.train(*showers.input, "--epochs", "1", *settings(*SMALL_STREAM, *validation, held_out))
+    stream = (f"stream.held_out={SHARE}", "stream.block_files=99", f"seed={SEED}")
+    summary = processes.train(*showers.input, "--epochs", "1", *settings(*SMALL_STREAM, *validation, *stream))
     summary.assert_read(showers.events)
     major, minor = (
         np.concatenate([table[f"primary_{name}_id"].to_numpy() for table in showers.tables]).astype(np.uint64)
@@ -195,15 +176,21 @@ def test_no_held_out_event_is_trained_on_and_the_block_has_no_other(processes: P
     assert summary.events["held_out"] == is_held_out(every, SHARE).sum() > 0
 
     config = load_config(processes.run_dir, environment={})
-    parts = [part for batch in batches_from_files(config, 10_000, CPU) for part in batch.microbatches]
-    audit = [json.loads(line)["digest"] for line in processes.audit()]
-    assert audit == [digest(part) for part in parts], "these are the microbatches that were trained"
-    trained = np.concatenate([ids_of(part) for part in parts])
+    schema, paths = config.stored_workload(), sorted(showers.folder.glob("*.parquet"))
+    order = Blocks(len(paths), config.stream, SEED, epochs=1).files(0)
+    units = decoded(planned_in_order(paths, order, schema, config.stream), schema, config.stream, tmp_path)
+    lines = [
+        audit_line(one.arrays, 0, 0, one.unit.k, index)
+        for one in units
+        for index in range(len(one.arrays.microbatch_bounds) - 1)
+    ]
+    assert processes.audit() == lines, "these are the microbatches that were trained"
+    trained = np.concatenate([ids_of(one.arrays.event_columns) for one in units])
     assert len(trained) == summary.events["trained"]
     assert not is_held_out(trained, SHARE).any()
 
     block = block_of(processes, config)
-    validated = np.concatenate([ids_of(part) for part in block.microbatches])
+    validated = np.concatenate([ids_of(part.event_columns) for part in block.microbatches])
     assert len(validated) == block.num_events == 300
     assert is_held_out(validated, SHARE).all()
     assert not {tuple(one) for one in validated.tolist()} & {tuple(one) for one in trained.tolist()}

@@ -60,9 +60,6 @@ class Workload:
     """Columns, where files hold them, and which values they may have."""
     models: Mapping[str, Model]
     """Models by name, unique among all workloads; the first is the default."""
-    sample: Callable[[], Callable[[Path, int, int], None]] | None = None
-    """Lazy function of `sample(folder, events, seed)`, which writes a file of simulated events for `icestream bench`;
-    None without a simulator."""
     functions: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
     """Lazy functions of its functions for Python by name; each of these calls the same code as the command.
 

@@ -505,16 +505,6 @@ OWN_FILE = re.compile(rf"(events_\d+\.parquet|{re.escape(GEOMETRY_FILE)})(\.part
 _STORED = DIRECTION.with_all_stored()
 
 
-def write_sample(folder: Path, events: int, seed: int) -> None:
-    """Write one file of events of the natural mixture, with their classical fits: each model can learn from it."""
-    from workloads.direction.seeds import FitsJob, write_fits  # torch
-
-    plan = EventsPlan(events, 1, seed)
-    write_dataset(folder, plan, overwrite=True)
-    path = folder / file_name(0)
-    write_fits(FitsJob(path, path, plan.geometry))
-
-
 def write_dataset(out: Path, plan: EventsPlan, *, overwrite: bool = False) -> Written:
     """Write all files.
 

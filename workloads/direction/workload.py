@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workloads.base.interface import Importer, Model, Workload
@@ -44,12 +43,6 @@ def _evaluate() -> Callable[..., Any]:
     return EVALUATION.report
 
 
-def _sample() -> Callable[[Path, int, int], None]:
-    from workloads.direction.simulator import write_sample
-
-    return write_sample
-
-
 def _kaggle() -> Importer:
     from workloads.direction.kaggle import KAGGLE
 
@@ -70,6 +63,5 @@ WORKLOAD = Workload(
         "transformer": Model("attention between sensors", CONFIGS["transformer"], _transformer),
     },
     functions={"simulate": _simulate, "load": _load, "evaluate": _evaluate},
-    sample=_sample,
     importers={"kaggle": _kaggle, "graphnet": _graphnet},
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workloads.base.interface import Model, Workload
@@ -44,12 +43,6 @@ def _evaluate() -> Callable[..., Any]:
     return EVALUATION.report
 
 
-def _sample() -> Callable[[Path, int, int], None]:
-    from workloads.muons.simulator.write import write_sample
-
-    return write_sample
-
-
 WORKLOAD = Workload(
     name="muons",
     schema=MUONS,
@@ -58,5 +51,4 @@ WORKLOAD = Workload(
         "likelihood": Model("likelihood", LikelihoodConfig, _likelihood),
     },
     functions={"simulate": _simulate, "load": _load, "evaluate": _evaluate},
-    sample=_sample,
 )

@@ -21,19 +21,7 @@ from toy_events import toy_batch
 from common.status import TrainerStatus
 from services.config.settings import TrainerConfig
 from services.trainer import speed as module
-from services.trainer.speed import (
-    MIN_ROUNDS,
-    START_UP_STEPS,
-    WARM_UP_STEPS,
-    Ceiling,
-    FlopMeter,
-    Gauges,
-    Pace,
-    Sample,
-    StepProfile,
-    measure,
-)
-from services.trainer.state import TrainState
+from services.trainer.speed import START_UP_STEPS, WARM_UP_STEPS, FlopMeter, Gauges, Pace, StepProfile
 from workloads.base.batch import Batch, Microbatch
 
 
@@ -146,89 +134,17 @@ def batch_of(num_events: int, number: int = 0) -> Batch:
     return Batch((Microbatch(0, number, 0, offsets, offsets.numpy(), {}, {}, num_events, 2 * num_events),))
 
 
-class TimedTask:
-    """A step takes as long as it is told, and time passes in steps only; notes the batches."""
-
-    def __init__(self, seconds: list[float]) -> None:
-        self.seconds = seconds
-        self.now_s = 0.0
-        self.seen: list[int] = []
-
-    def step(self, batch: Batch) -> dict[str, Tensor]:
-        self.now_s += self.seconds[min(len(self.seen), len(self.seconds) - 1)]
-        self.seen.append(batch.microbatches[0].unit)
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        raise AssertionError("the replay saves nothing")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise AssertionError("the replay loads nothing")
-
-
-def numbers(batches: list[Batch]) -> list[int]:
-    return [batch.microbatches[0].unit for batch in batches]
-
-
-def replayed(step_s: list[float], *, of: list[Batch], **options: Any) -> tuple[Ceiling | None, TimedTask]:
-    task = TimedTask(step_s)
-    return measure(task, of, CPU, clock=lambda: task.now_s, **options), task
-
-
-def test_a_ceiling_is_the_median_round_without_the_first() -> None:
-    of = [batch_of(10, 0), batch_of(30, 1)]
-    ceiling, task = replayed([50.0, 50.0, 1.0, 1.0, 2.0, 2.0, 9.0, 9.0], of=of, seconds=0.1)
-    assert task.seen == [0, 1] * (1 + MIN_ROUNDS)
-    assert ceiling is not None
-    assert ceiling.events_per_s == pytest.approx(40 / 4.0)
-    assert ceiling.particles_per_s == pytest.approx(80 / 4.0)
-    assert ceiling.steps_per_s == pytest.approx(0.5)
-    assert (ceiling.s_per_step_min, ceiling.s_per_step, ceiling.s_per_step_max) == (1.0, 2.0, 9.0)
-    assert (ceiling.batches, ceiling.rounds, ceiling.events_per_batch) == (2, 3, 20)
-
-
-def test_a_replay_lasts_as_long_and_as_many_steps_as_it_is_told() -> None:
-    assert len(replayed([1.0], of=[batch_of(1)], seconds=10.0)[1].seen) == 1 + 10
-    assert len(replayed([1.0], of=[batch_of(1)] * 4, seconds=0.1, steps=21)[1].seen) == 4 + 24
-
-
-def test_a_replay_that_is_stopped_gives_the_rounds_that_it_has_or_nothing() -> None:
-    calls = iter([False] * 5 + [True])
-    ceiling, _ = replayed([1.0], of=[batch_of(1)] * 2, seconds=99.0, stopped=lambda: next(calls))
-    assert ceiling is not None
-    assert ceiling.rounds == 1
-    assert replayed([1.0], of=[batch_of(1)], seconds=99.0, stopped=lambda: True)[0] is None
-
-
-def test_a_sample_is_of_batches_from_all_over_the_session() -> None:
-    sample = Sample(100)
-    for number in range(1000):
-        sample.add(batch_of(10, number))
-        assert len(sample.batches) == min(number + 1, 100)
-    kept = numbers(sample.batches)
-    assert len(set(kept)) == 100
-    assert 400 < sum(kept) / 100 < 600
-
-
-def trained(gauges: Gauges, steps: int) -> tuple[TrainerStatus, TimedTask]:
-    task = TimedTask([1.0])
-    state = TrainState(task, CPU, "ab" * 16, headline="w_gap")
+def trained(gauges: Gauges, steps: int) -> TrainerStatus:
     for step in range(1, steps + 1):
         gauges.stepped(step, batch_of(10))
-        state.step = step
-    return gauges.close(state, TrainerStatus(step=steps), stopped=lambda: False), task
+    return gauges.close(TrainerStatus(step=steps))
 
 
-def test_ranks_are_not_replayed_and_only_the_first_is_profiled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = TrainerConfig(replay_batches=4, profile_steps=2)
-    with caplog.at_level(logging.WARNING):
-        status, task = trained(Gauges(tmp_path, config, CPU, rank=1, ranks=2), 20)
-    assert (status.replay_events_per_s, task.seen) == (0, [])
-    assert "with one trainer only, not with 2" in caplog.text
+def test_of_several_ranks_only_the_first_is_profiled(tmp_path: Path) -> None:
+    config = TrainerConfig(profile_steps=2)
+    trained(Gauges(tmp_path, config, CPU, rank=1), 20)
     assert not list(tmp_path.iterdir())
-    trained(Gauges(tmp_path, config, CPU, rank=0, ranks=2), 20)
+    trained(Gauges(tmp_path, config, CPU, rank=0), 20)
     assert [path.name for path in tmp_path.iterdir()] == ["profile"]
 
 
@@ -237,8 +153,8 @@ def test_profiled_steps_do_not_count_in_the_pace(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module.time, "monotonic", lambda: next(seconds))
     profiled = WARM_UP_STEPS + 3
     gauges = Gauges(tmp_path, TrainerConfig(profile_steps=3), CPU)
-    status, _ = trained(gauges, profiled + START_UP_STEPS - 1)
+    status = trained(gauges, profiled + START_UP_STEPS - 1)
     assert status.session_events_per_s == 0
     gauges = Gauges(tmp_path, TrainerConfig(profile_steps=3), CPU)
-    status, _ = trained(gauges, profiled + START_UP_STEPS + 10)
+    status = trained(gauges, profiled + START_UP_STEPS + 10)
     assert status.session_events_per_s == pytest.approx(10 / 2.0)

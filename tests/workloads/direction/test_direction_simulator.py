@@ -41,7 +41,6 @@ from workloads.direction.simulator import (
     simulate,
     write_dataset,
     write_file,
-    write_sample,
 )
 
 C = 0.299792458
@@ -296,15 +295,6 @@ def test_the_same_seed_gives_the_same_bytes_also_of_a_file_made_alone_and_anothe
     assert one == digests(tmp_path / "two")
     assert digests(tmp_path / "alone").items() <= one.items()
     assert set(one.values()) & set(other.values()) == {one[GEOMETRY_FILE]}
-
-
-def test_a_sample_is_one_file_of_natural_events_with_their_classical_fits(tmp_path: Path) -> None:
-    write_sample(tmp_path, 5, 2)
-    table = pq.read_table(tmp_path / "events_00000.parquet")
-
-    assert table.num_rows == 5
-    assert all(any(fits) for fits in table["classical_fits"].to_pylist())
-    assert not any(table["enriched"].to_pylist())
 
 
 PLAN = EventsPlan(30, 2, seed=1)

@@ -67,7 +67,6 @@ time. A dictionary would take four times as long and make the file larger, so th
 NUMBERS_PER_RANGE = 1000
 PROVENANCE = b"icestream.simulation"
 """Key of a file's footer under which stands, as JSON, all that its rows depend on."""
-SAMPLE_PRESET = "bench"
 _OWN_RANGE = re.compile(r"\d{7,}-\d{7,}")
 _OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet(\.part)?")
 
@@ -119,11 +118,6 @@ class DatasetPlan:
         range_index, place = divmod(file_index, files_per_range)
         first = range_index * NUMBERS_PER_RANGE
         return Path(f"{first:07d}-{first + NUMBERS_PER_RANGE - 1:07d}") / f"bundles_{first + place:07d}.parquet"
-
-
-def write_sample(folder: Path, events: int, seed: int) -> None:
-    """Write one file of events of the preset `bench`."""
-    write_dataset(folder, preset_named(SAMPLE_PRESET), DatasetPlan(events, 1, seed), overwrite=True)
 
 
 def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, overwrite: bool = False) -> Written:
@@ -239,7 +233,7 @@ def simulate_dataset(
     events: int,
     files: int,
     seed: int,
-    preset: str = SAMPLE_PRESET,
+    preset: str = "bench",
     showers: int = 0,
     energy: tuple[float, float] | None = None,
     interactions: str | None = None,
