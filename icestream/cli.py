@@ -45,7 +45,6 @@ VERBS: dict[str, tuple[Section, str]] = {
     "inspect": ("Data", "Print the content of files, and the settings to use them."),
     "convert": ("Data", "Write files of any layout in the layout for fastest reading."),
     "plan": ("Data", "Print a run's plan, bytes and slots without running it."),
-    "outliers": ("Data", "Merge the outlier files of a run into large ones."),
     "outputs": ("Results", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "fetcher": ("Machines", "Start a run's fetcher: stages files, distributes units."),
     "decoder": ("Machines", "Start one decoder: joins a run, and may leave it."),

@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
 """Production columns: ``primary`` = [E_GeV, zenith_rad, mass_A, depth_m], a muon = [E_GeV, x_m, y_m]."""
 
 ROW_GROUP_ROWS = 10_000
+"""Most rows of a row group: whole showers."""
 
 COMPRESSION = "snappy"
 """Compression of the files. Floats hardly compress: zstd would save an eighth of the bytes for a sixth more writing
@@ -167,10 +168,8 @@ def _write(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]) ->
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
     """Write one file of the data set, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    tables = _row_groups(_tables(config, plan, file_index))
-    counted = (
-        (table, table.num_rows, sum(len(chunk.flatten()) for chunk in table["muons"].chunks)) for table in tables
-    )
+    tables = _tables(config, plan, file_index)
+    counted = ((table, table.num_rows, len(table["muons"].combine_chunks().flatten())) for table in tables)
     options = {"compression": COMPRESSION, "use_dictionary": False, "write_page_checksum": True}
     schema = SCHEMA
     if config.interactions:
@@ -195,10 +194,10 @@ def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[n
 
 
 def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iterator[pa.Table]:
-    """Rows of one file, about a row group at a time. Id: (file index, event or shower in the file)."""
+    """Rows of one file, a row group at a time. Id: (file index, event or shower in the file)."""
     rng = file_stream(plan.seed, file_index)
     num_units = plan.num_rows(file_index) // plan.rows_per_unit
-    units_per_table = max(ROW_GROUP_ROWS // plan.rows_per_unit, 1)
+    units_per_table = ROW_GROUP_ROWS // plan.rows_per_unit
     for first in range(0, num_units, units_per_table):
         primaries = sample_primaries(min(units_per_table, num_units - first), config, rng)
         minor_id = np.arange(first, first + len(primaries), dtype=np.uint64)
@@ -209,22 +208,6 @@ def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iter
         else:
             bundles = simulate_bundles(primaries, config, rng)
         yield to_table(bundles, file_index, minor_id)
-
-
-def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Tables of the same rows with exactly ROW_GROUP_ROWS each, the last one shorter."""
-    pending: list[pa.Table] = []
-    num_rows = 0
-    for table in tables:
-        pending.append(table)
-        num_rows += table.num_rows
-        while num_rows >= ROW_GROUP_ROWS:
-            rows = pa.concat_tables(pending)
-            yield rows.slice(0, ROW_GROUP_ROWS)
-            num_rows -= ROW_GROUP_ROWS
-            pending = [rows.slice(ROW_GROUP_ROWS)] if num_rows else []
-    if pending:
-        yield pa.concat_tables(pending)
 
 
 def simulate_dataset(
