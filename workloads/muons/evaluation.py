@@ -272,14 +272,8 @@ def drawn_again(
     drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     rows = np.empty(len(primary_E4), np.int64)
     rows[drawn_E] = np.arange(len(primary_E4))
-    return BundleArrays.of(counts[rows], _rows(counts, muons_P3, rows))
-
-
-def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the muons of ``rows``, in that order."""
-    starts = np.cumsum(counts_E) - counts_E
-    found: np.ndarray = muons_P3[ragged(starts[rows], counts_E[rows])[1]]
-    return found
+    starts = np.cumsum(counts) - counts
+    return BundleArrays.of(counts[rows], muons_P3[ragged(starts[rows], counts[rows])[1]])
 
 
 def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> SimulatorConfig:

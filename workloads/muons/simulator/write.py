@@ -223,7 +223,6 @@ def simulate_dataset(
     library: int = 1,
     field: bool = False,
     depth_kind: DepthKind = "vertical",
-    files_per_range: int = 0,
     force: bool = False,
 ) -> Written:
     """Write muon bundles to the folder ``out``. Raises BadInputError.
@@ -244,7 +243,7 @@ def simulate_dataset(
         raise BadInputError(
             f"preset = {preset} is the toy: --interactions, --library and --field are of --preset sibyll"
         )
-    plan = DatasetPlan(events, files, seed, showers, files_per_range)
+    plan = DatasetPlan(events, files, seed, showers)
     return write_dataset(out, config, plan, overwrite=force)
 
 
@@ -291,12 +290,6 @@ def simulate_dataset(
     default="vertical",
     show_default=True,
     help="Meaning of the depth column: metres below the surface, or metres of ice along the track.",
-)
-@click.option(
-    "--files-per-range",
-    default=0,
-    show_default=True,
-    help="Files in one range directory, at most 1000. 0: about the square root of --files.",
 )
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
 def simulate(out: Path, **options: Any) -> None:

@@ -83,7 +83,7 @@ def off(generated: Sample) -> dict[str, float]:
         ({"with_count": 0.0, "same_radius": 0.112}, {"count_radius_correlation_difference"}),
         ({"same_energy": 0.1}, {"energy_intraclass_by_mass_difference"}),
     ],
-    ids=str,
+    ids=lambda given: "-".join(sorted(given)) or "nothing",
 )
 def test_a_generator_is_caught_by_the_metric_of_what_is_wrong_and_by_no_other(
     wrong: dict[str, Any], seen_by: set[str]
