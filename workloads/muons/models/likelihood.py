@@ -145,7 +145,7 @@ class LikelihoodNetworks:
         if self.config.network.coupling:
             features_PF = features_PF[sort_within_events(source.particle_columns[_ORDER], segments)]
         return PresentEvents(
-            known(self.standardise, primary_E4[rows_G], sizes_E[rows_G]),
+            known(self.standardise, self.averaged_count_head.average, primary_E4[rows_G], sizes_E[rows_G]),
             segments,
             features_PF,
             source.event_columns[_NOISE][rows_G],
