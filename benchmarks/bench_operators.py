@@ -2,28 +2,25 @@
 
 Question: a GPU waits for the host if a step has many small operators. How many are there in a step of 128,000 events of
 4 muons, and how long does the host take to dispatch them, if the batch is 1, 8 or 64 microbatches?
-Asked: at most 1,000 operators (600 while scores and losses had kernels of their own, up to 2026-11-28) and 5 ms,
-whatever the number of microbatches.
+Asked: at most 1,200 operators (600 while scores, losses and dense layers had kernels of their own, up to 2026-11-29)
+and 5 ms, whatever the number of microbatches.
 
 Command, from the repository's root, on a quiet machine:
 
-    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile | --graphs] [--empty]
+    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile] [--empty]
 
 Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU
 with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
 Counted are calls that reach the dispatcher below autograd, in forward and backward passes and optimisers:
 
-- operators: calls that compute or copy, about one kernel launch each on a GPU;
+- operators: calls that compute or copy, about one kernel launch each on a GPU (two for a pooling of events of more than
+  128 muons);
 - views: calls that make another view of a tensor, or only allocate one;
-- second: launches on a GPU beyond one for each operator of ours, by SECOND_LAUNCHES;
 - profiled: all operators that torch's profiler records, operators called by operators included. Of compiled code, it
   records what is not fused; the first two are not counted there, since torch compiles nothing while it counts.
 
-With `--empty` the operators of ours only allocate their results on the CPU, as a launch does on a GPU: there they are
+With `--empty` the segment operators only allocate their results on the CPU, as a launch does on a GPU: there they are
 written in torch's operators, whose host time a GPU does not have. The time that Triton needs for a launch is not in it.
-
-With `--graphs` a recorded computation (trainer.wgan.cuda_graphs) is one operator, which takes no time: there is no CUDA
-to launch it. What is left is the host's work beside the graphs; the results of such a step mean nothing.
 
 A step with the gradient penalty of every second update in both parities: means of two steps. Host time: CPU time of
 the thread, median of the steps; that of the small kernels themselves is in it, so that it is an upper limit.
@@ -40,8 +37,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -50,13 +47,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.graphs import CudaRuntime, Graphs, Recorded
-from workloads.base.kernels.registration import LIKE
+from workloads.base.kernels.operators import LIKE
 from workloads.muons.models.config import WganConfig, WganNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
 CPU = torch.device("cpu")
-Result = TypeVar("Result")
 EVENTS = 2
 """Events of a microbatch."""
 PART_PARTICLES = 1 << 20
@@ -69,18 +64,12 @@ _NO_KERNELS = {
 }
 
 
-SECOND_LAUNCHES = dict.fromkeys(("pull_with_sums", "pull_backward"), 1)
-"""Launches of an operator on CUDA beside its first: of sums over rows. (Events of more than 128 muons: one more for
-each pooling.)"""
-
-
 @dataclass(frozen=True)
 class OperatorCount:
     """Calls of operators."""
 
     operators: float = 0
     views: float = 0
-    second: float = 0
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -88,7 +77,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operators = self.views = self.second = 0
+        self.operators = self.views = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -96,7 +85,6 @@ class OperatorCounter(TorchDispatchMode):
             self.views += 1
         else:
             self.operators += 1
-            self.second += SECOND_LAUNCHES.get(name, 0) if func.namespace == "icestream" else 0
         return func(*args, **(kwargs or {}))
 
 
@@ -105,7 +93,7 @@ def operators_of(step: Callable[[], object], steps: int = 1) -> OperatorCount:
     with OperatorCounter() as counter:
         for _ in range(steps):
             step()
-    return OperatorCount(counter.operators / steps, counter.views / steps, counter.second / steps)
+    return OperatorCount(counter.operators / steps, counter.views / steps)
 
 
 def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
@@ -116,23 +104,9 @@ def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
     return sum(event.name.startswith("aten::") for event in profiler.events() or ()) / steps
 
 
-class NothingReplayed(CudaRuntime):
-    """Runtime of graphs that records, and replays nothing."""
-
-    def __init__(self) -> None:
-        self.replays = 0
-
-    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
-        result = compute()
-        return Recorded(self._replay, result, result)
-
-    def _replay(self) -> None:
-        self.replays += 1
-
-
 @contextmanager
 def empty_operators() -> Iterator[None]:
-    """Context in which operators of ours allocate their results on the CPU, and compute nothing."""
+    """Context in which the segment operators allocate their results on the CPU, and compute nothing."""
     replaced = torch.library.Library("icestream", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of each
@@ -165,37 +139,31 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--repeats", type=int, default=41)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--graphs", action="store_true")
     parser.add_argument("--empty", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     network = WganNetworkConfig(hidden=8)
     config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
-    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'second':>8}{'profiled':>10}{'host ms':>9}")
+    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'profiled':>10}{'host ms':>9}")
     rows = {}
     for number in arguments.microbatches:
         batch, task = cut_batch(number), WganTask(config, StepContext(CPU, seed=1))
-        runtime = NothingReplayed()
-        if arguments.graphs:
-            task.graphs, task.networks.pads = Graphs(runtime), True
         for _ in range(WARM_UP_STEPS):
             task.step(batch)
         with empty_operators() if arguments.empty else nullcontext():
             ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
-        runtime.replays = 0
         row: dict[str, float] = {}
         if not arguments.compile:
-            count = operators_of(lambda: task.step(batch), 2)  # noqa: B023
-            row = asdict(replace(count, operators=count.operators + runtime.replays / 2))
+            row = asdict(operators_of(lambda: task.step(batch), 2))  # noqa: B023
         row["profiled"] = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
         row["host_ms"] = round(ms, 2)
-        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "second", "profiled")]
-        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>8}{shown[3]:>10}{ms:>9.1f}", flush=True)
+        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "profiled")]
+        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>10}{ms:>9.1f}", flush=True)
         rows[number] = row
     print(
         json.dumps(
             {
-                **{name: getattr(arguments, name) for name in ("compile", "graphs", "empty")},
+                **{name: getattr(arguments, name) for name in ("compile", "empty")},
                 "torch": torch.__version__,
                 "steps": rows,
             }

@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.base.kernels.registration import LIBRARY, ON_CPU
+from workloads.base.kernels.operators import LIBRARY, ON_CPU
 
 _READS_A_VALUE = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
 _SIZE_BY_VALUES = {

@@ -26,7 +26,6 @@ from workloads.muons.models.wgan import WganTask
 _STEPS = 3
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "CUDA graphs": {"cuda_graphs": True},
     "one critic step, clipped": {"critic_steps": 1, "gradient_clip": 1.0},
 }
 

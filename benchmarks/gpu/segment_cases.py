@@ -1,5 +1,4 @@
-"""Cases of the registered operators that are hard for a kernel: those of the segments with their values by a plain loop
-over events, then all others (operator_cases.py).
+"""Cases of the segment operators that are hard for a kernel, with their values by a plain loop over events.
 
     python -m benchmarks.gpu.segment_cases [cpu|cuda]
 
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import operator_cases
 from workloads.base.segments import Segments, pool, segment_sum, sort_within_events, spread
 
 COUNTS: dict[str, list[int]] = {
@@ -33,8 +31,6 @@ WIDTHS = (1, 3, 128)
 POOLS = ("mean", "max")
 _TOLERANCE = 1e-4
 """Relative to the largest value: sums of 3,000 float32 numbers in another order."""
-_ROUNDING = 2**-7
-"""The same for results in bfloat16: one step of its numbers."""
 
 
 class Wrong(NamedTuple):
@@ -64,8 +60,6 @@ def wrong_values(device: torch.device) -> Iterator[Wrong | None]:
         keys_P = torch.randn(sum(counts), generator=random)
         order_P = sort_within_events(keys_P.to(device), segments)
         yield _compared(f"sort, {name}", order_P, plain_sort(keys_P, counts))
-    for what, one, other in operator_cases.compared(device):
-        yield _compared(what, one, other, _ROUNDING if one.dtype == torch.bfloat16 else _TOLERANCE)
 
 
 def segments_of(counts: list[int] | Tensor, device: torch.device) -> Segments:

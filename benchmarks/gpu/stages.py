@@ -54,7 +54,7 @@ STAGES = (
     Stage("step", "Step: plain and shipped", 75, MODEL),
     Stage("checks", "Host syncs, deterministic mode, agreement with the plain step", 40, MODEL),
     Stage("segments", "Segment operators", 25),
-    Stage("compiled", "Step: CUDA graphs, compiled", 70, MODEL, "graphs and code are those of a GPU here"),
+    Stage("compiled", "Step: compiled", 70, MODEL, "the code is that of a GPU here"),
     Stage("kernels", "Kernels of a step", 20, MODEL, "the profiler counts a GPU's kernels"),
     Stage("copies", "Copies from the arena", 15, MODEL),
     Stage("tests", "Marked CUDA tests", 50, (*MODEL, "pytest")),

@@ -71,6 +71,5 @@ VARIANTS = (
     SHIPPED,
     Variant("plain", is_plain=True),
     Variant("shipped, as fed", is_fed=True),
-    Variant("CUDA graphs", {"cuda_graphs": True}, is_apart=True),
     Variant("compiled", {"compile": True}, is_apart=True),
 )

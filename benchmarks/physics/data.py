@@ -22,7 +22,7 @@ from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import BundleArrays, Sample
 from workloads.muons.simulator import muons
 from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.muons import SimulatedPrimaries, sample_primaries, shower_depths_m, simulate_showers
+from workloads.muons.simulator.muons import SimulatedPrimaries, sample_depths, sample_primaries, simulate_showers
 
 Int64 = npt.NDArray[np.int64]
 
@@ -142,7 +142,8 @@ def _independent(config: SimulatorConfig, num_events: int, rng: np.random.Genera
 
 
 def _of_showers(showers: SimulatedPrimaries, config: SimulatorConfig, rng: np.random.Generator) -> Rows:
-    drawn = simulate_showers(showers, shower_depths_m(DEPTHS_A_SHOWER), config, rng)
+    depth_m_SD = sample_depths(len(showers), DEPTHS_A_SHOWER, config, rng)
+    drawn = simulate_showers(showers, depth_m_SD, config, rng)
     shower_E = np.repeat(np.arange(len(showers)), DEPTHS_A_SHOWER)
     return Rows(drawn.primary_E4, drawn.counts_E, drawn.muons_P3, shower_E)
 

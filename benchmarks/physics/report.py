@@ -39,7 +39,7 @@ _PROPERTIES = (
     ),
     (
         "what the muons of an event share",
-        "2 random numbers, `network.latent`; with `network.coupling` more",
+        "2 random numbers, `network.latent`",
         "16 random numbers, `network.z_global`",
     ),
     ("azimuth", "`symmetric`, or `learned`", "`symmetric`, or `learned`"),

@@ -178,17 +178,6 @@ SHOWERS = Table(
 )
 
 _head = Run("head", "count head", steps=1000, c2st_events=0, events=2 * _HARD_EVENTS)
-_LOGNORMAL = Source(changes=(("fluctuation", "lognormal"),))
-
-
-LOGNORMAL = Table(
-    "lognormal",
-    "Hard case: counts that are no negative binomial",
-    "Lognormal fluctuations: are two negative binomials enough for the count head (1,000 steps of the head alone)?",
-    _COUNTS,
-    (Row("K = 2", _seeds(replace(_head, name="lognormal-k2", source=_LOGNORMAL))),),
-    _floor("lognormal", _LOGNORMAL, events=_head.events),
-)
 
 _no_empties = replace(_head, name="no-empties-plain", source=Source(empties=False), judged_by=Source())
 _TRUNCATED = {"network": {"zero_truncated_counts": True}}
@@ -239,7 +228,7 @@ FORGOTTEN = Table(
     _FLOOR,
 )
 
-TABLES = (QUALITY, HEAVY, SHOWERS, LOGNORMAL, NO_EMPTIES, CORSIKA, FORGOTTEN)
+TABLES = (QUALITY, HEAVY, SHOWERS, NO_EMPTIES, CORSIKA, FORGOTTEN)
 
 
 QUICK = "quick-"

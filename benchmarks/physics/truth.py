@@ -9,15 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
-from scipy.stats import nbinom, poisson
+from scipy.stats import nbinom
 
 from benchmarks.physics.spec import Source
 from workloads.muons.metrics.bundles import Float64, Int64, Sample
-from workloads.muons.simulator.config import LOGNORMAL_SIGMA
 from workloads.muons.simulator.muons import SimulatedPrimaries, expect
 
-_NODES = 96
 _LEAST_MEAN = 1e-300
 
 
@@ -36,16 +33,6 @@ def expected_muons(primary_E4: npt.ArrayLike, source: Source, above_gev: float =
 
 def log_probability(primary_E4: Float64, counts_E: Int64, source: Source) -> Float64:
     """Log probability ln p(N | primary) of independent rows. (E, 4), (E,) -> (E,)."""
-    config = source.config
-    primaries = SimulatedPrimaries.from_columns(primary_E4, config)
-    truth = expect(primaries, config)
+    truth = expect(SimulatedPrimaries.from_columns(primary_E4, source.config), source.config)
     mean_E = np.maximum(truth.mean_E, _LEAST_MEAN)
-    if config.fluctuation == "nb":
-        shape_E = truth.shape_E
-        return np.asarray(nbinom.logpmf(counts_E, shape_E, shape_E / (shape_E + mean_E)), np.float64)
-    # Poisson with a lognormal mean: an integral over one normal variable, by Gauss-Hermite quadrature.
-    nodes_Q, weights_Q = np.polynomial.hermite_e.hermegauss(_NODES)
-    sigma_E = LOGNORMAL_SIGMA / np.sqrt(primaries.mass_E)
-    log_mean_QE = np.log(mean_E) + nodes_Q[:, None] * sigma_E - 0.5 * sigma_E**2
-    log_p_QE = poisson.logpmf(counts_E, np.exp(log_mean_QE))
-    return np.asarray(logsumexp(log_p_QE, axis=0, b=(weights_Q / weights_Q.sum())[:, None]), np.float64)
+    return np.asarray(nbinom.logpmf(counts_E, truth.shape_E, truth.shape_E / (truth.shape_E + mean_E)), np.float64)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import astuple, dataclass
+from functools import partial
+from multiprocessing import get_context
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import pyarrow as pa
@@ -18,7 +23,11 @@ from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
 from common.options import checked_seed
 from common.paths import require_place
+from common.process import PARENT_VARIABLE, end_with_parent
 from common.slow_progress import SlowProgress
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -81,14 +90,41 @@ def prepare_folder(
     out.mkdir(parents=True, exist_ok=True)
 
 
-def write_files(num_files: int, write_file: Callable[[int], Written]) -> Written:
-    """Write each file by its index, with progress, and return their sum."""
+def write_files(write_file: Callable[[Job], Written], jobs: Sequence[Job], processes: int = 1) -> Written:
+    """Write a file for each job, with progress, and return their sum."""
     total = Written()
-    with SlowProgress("simulating: files", num_files) as progress:
-        for file_index in range(num_files):
-            total += write_file(file_index)
+    with SlowProgress("simulating: files", len(jobs)) as progress:
+        for result in in_processes(write_file, jobs, min(processes, len(jobs))):
+            total += result()
             progress.advance(1)
     return total
+
+
+def in_processes(
+    function: Callable[[Job], Result], jobs: Iterable[Job], processes: int, *, jobs_of_process: int | None = None
+) -> Iterator[Callable[[], Result]]:
+    """Yield functions that return the results or raise, in the order in which they are ready; here, for one process.
+
+    Processes are spawned: a fork would copy the locks of torch's threads. Each ends after ``jobs_of_process`` jobs.
+    """
+    if processes <= 1 and jobs_of_process is None:
+        yield from (partial(function, job) for job in jobs)
+        return
+    pool = ProcessPoolExecutor(
+        processes, get_context("spawn"), _start_worker, (os.getpid(),), max_tasks_per_child=jobs_of_process
+    )
+    try:
+        for future in as_completed([pool.submit(function, job) for job in jobs]):
+            yield future.result
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(parent: int) -> None:
+    """One thread; end with the parent, which alone hears Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ |= {PARENT_VARIABLE: str(parent), "OMP_NUM_THREADS": "1"}
+    end_with_parent(signal.SIGTERM)
 
 
 def write_tables(

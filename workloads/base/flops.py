@@ -51,11 +51,6 @@ def counted_flops() -> Iterator[FlopCount]:
         _active = None
 
 
-def is_counting() -> bool:
-    """True while operators are counted: then each has to be called, and not replayed."""
-    return _active is not None
-
-
 def count_products(*products: tuple[int, ...]) -> None:
     """Count matrix products that torch does not see: (rows, terms, columns) of each."""
     if _active is not None:

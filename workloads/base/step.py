@@ -15,7 +15,6 @@ from workloads.base.batch import Batch, Microbatch, joined
 from workloads.base.bf16 import RoundedWeights
 from workloads.base.context import Noise, StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool, PartT, halves_of, most_particles
-from workloads.base.graphs import Graphs, Result
 from workloads.base.optimiser import GradientSum, GuardedOptimiser, PartGradients, UpdateResult
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.training import StepConfig, learning_rate_factor
@@ -78,8 +77,6 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         self._joins = particle_bytes > 0
         self.most_particles = most_particles(config.chunk_particles, context.device, self.CPU_CHUNK, particle_bytes)
         """Largest number of particles in a part."""
-        self.graphs: Graphs | None = None
-        """Recordings of `compute`, for a model that pads its parts; None: it runs its operators each time."""
         self.pool = PartPool(context.threads if parallel and context.device.type == "cpu" else 1)
         self._modules = modules
 
@@ -161,20 +158,6 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         if together:
             yield together
 
-    def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Result of ``function(*arguments)``, replayed if ``graphs`` has a recording of it: see Graphs.
-
-        A recording that fails, for want of memory for example, is the last: the operators run each time from then on.
-        """
-        if self.graphs is not None:
-            try:
-                return self.graphs(function, *arguments)
-            except RuntimeError as error:  # out of memory is one, and CUDA's errors
-                logger.warning("%s.cuda_graphs: off from now on: %s", self.SECTION, error)
-            self.graphs.clear()
-            self.graphs = None
-        return function(*arguments)
-
     def update(
         self,
         name: str,
@@ -222,17 +205,12 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         total = total if isinstance(total, Tensor) else torch.full((), float(total), device=self.device)
 
         def gradients(part: PartT) -> PartGradients:
-            return self.compute(self._loss_gradients, name, loss_of, part, total)
+            loss = loss_of(part)
+            gradients = self.optimisers[name].gradients(loss, total.reciprocal())
+            return PartGradients(gradients, (loss.detach() / total).unsqueeze(0))
 
         result, _ = self.update(name, lambda parts: self.pool.map(gradients, parts), parts, metrics)
         return result.sums[0]
-
-    def _loss_gradients(
-        self, name: str, loss_of: Callable[[PartT], Tensor], part: PartT, total: Tensor
-    ) -> PartGradients:
-        loss = loss_of(part)
-        gradients = self.optimisers[name].gradients(loss, total.reciprocal())
-        return PartGradients(gradients, (loss.detach() / total).unsqueeze(0))
 
     # ---- Checkpoints.
 

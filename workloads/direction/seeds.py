@@ -6,14 +6,9 @@ Several files at a time, each in its own process.
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import click
@@ -29,9 +24,8 @@ from common.errors import BadInputError
 from common.files.by_content import plan_file
 from common.files.layout import schema_of, writer_options
 from common.files.parquet.footer import DamagedFooter, footer_digest
-from common.process import PARENT_VARIABLE, end_with_parent
 from common.slow_progress import SlowProgress
-from workloads.base.dataset import Written
+from workloads.base.dataset import Written, in_processes
 from workloads.direction.columns import DIRECTION
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import (
@@ -189,8 +183,7 @@ def run_seeds(files: Sequence[Path], out: Path, geometry_file: Path | None, proc
     torch.set_num_threads(1)
     total = Written()
     with SlowProgress("fitting: events", num_events) as progress:
-        results = _in_processes(waiting, processes) if processes > 1 else (partial(write_fits, job) for job in waiting)
-        for result in results:
+        for result in in_processes(write_fits, waiting, processes):
             try:
                 written = result()
             except BadInputError as error:
@@ -233,21 +226,3 @@ def _jobs(files: Sequence[Path], out: Path, geometry: Geometry) -> list[FitsJob]
             raise BadInputError(f"{file} would be replaced by itself: name another folder with -o")
         sources[target] = file
     return [FitsJob(source, target, geometry) for target, source in sources.items()]
-
-
-def _in_processes(jobs: Sequence[FitsJob], processes: int) -> Iterator[Callable[[], Written]]:
-    """Results in the order in which they are ready. Spawned: a fork would copy torch's threads' locks."""
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_worker, (os.getpid(),))
-    try:
-        for future in as_completed([pool.submit(write_fits, job) for job in jobs]):
-            yield future.result
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker(parent: int) -> None:
-    """One thread; end with the parent, which alone hears Ctrl-C."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ[PARENT_VARIABLE] = str(parent)
-    end_with_parent(signal.SIGTERM)

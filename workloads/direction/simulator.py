@@ -523,7 +523,7 @@ def write_dataset(out: Path, plan: EventsPlan, *, overwrite: bool = False) -> Wr
     """
     prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, content="simulated neutrino events")
     write_geometry(out / GEOMETRY_FILE, plan.geometry)
-    return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index))
+    return write_files(lambda index: write_file(out / file_name(index), plan, index), range(plan.num_files))
 
 
 def file_name(file_index: int) -> str:

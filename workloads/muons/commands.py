@@ -18,6 +18,7 @@ Examples:
   icestream evaluate runs/demo -i demo-validation --simulated bench
   icestream evaluate runs/demo -i demo-validation --simulated bench --beside runs/demo-likelihood
   icestream evaluate best.pt --simulate bench --events 100000           # no files
+  icestream evaluate runs/mine -i 'held-out/*.parquet' --redraws 'held-out-again/*.parquet'
   icestream evaluate runs/mine -i 'held-out/*.parquet' --thresholds limits.toml
 
 \b
@@ -32,6 +33,13 @@ Exit codes: 0 all thresholds are kept, 3 some are missed, 2 an error that you ca
     type=click.Choice(list(PRESETS)),
     help="The files were written by `icestream simulate --preset` of that name: floors are then found with real events "
     "drawn once more for the same primaries. Without: between disjoint showers.",
+)
+@click.option(
+    "--redraws",
+    multiple=True,
+    metavar="FILES",
+    help="Files with the events of -i drawn again, twice or more: the same ids and primaries, other muons. Floors are "
+    "then found with these. Repeatable.",
 )
 @click.option("--simulate", type=click.Choice(list(PRESETS)), help="Draw the real events, too; no files are read.")
 @click.option(

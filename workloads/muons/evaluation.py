@@ -5,9 +5,10 @@ Events are real ones of files or of the simulator, drawn again, and generated on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ import torch
 
 from common.errors import BadInputError
 from common.files.local import file_kind
+from common.options import given_inputs
 from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
+from common.text import without_secrets
 from common.unit_arrays import Array
 from workloads.base.checkpoint import run_dir_of
-from workloads.base.interface import FileEvents, Front
+from workloads.base.interface import FileEvents, FileSettings, Front
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report import evaluation as frame
 from workloads.base.report.evaluation import MOST_PARTICLES, Evaluation, Measured, Say
@@ -35,8 +38,10 @@ from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate
 from workloads.muons.models.config import MAX_COUNT
 from workloads.muons.primaries import Primaries
 from workloads.muons.purposes import MuonPurpose
+from workloads.muons.showers.interactions import ragged
 from workloads.muons.simulator.config import GROUP_MASS, MASS_FRACTIONS, NATURAL_FLUX, SimulatorConfig, preset
 from workloads.muons.simulator.muons import SimulatedPrimaries, h3a_flux, sample_primaries, simulate, simulate_showers
+from workloads.muons.simulator.write import read_provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,8 @@ class EvaluationRequest(EvaluationOptions):
     """Preset with which the files were simulated: real events can be drawn again."""
     simulate: str | None = None
     """Preset from which to draw the events, without files."""
+    redraws: tuple[str, ...] = ()
+    """Files with further muons for the same primaries as those of ``inputs``."""
     weights: str | None = None
     """Parquet column, or NATURAL_FLUX."""
     c2st_epochs: int = 12
@@ -55,6 +62,7 @@ class EvaluationRequest(EvaluationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "redraws", given_inputs(self.redraws, "redraws"))
         if bool(self.inputs) == bool(self.simulate):
             raise BadInputError(
                 "name the events to compare with: files with -i, or --simulate PRESET to draw them"
@@ -63,6 +71,8 @@ class EvaluationRequest(EvaluationOptions):
             )
         if self.simulate and self.simulated:
             raise BadInputError("--simulated is about files; --simulate alone draws the events again")
+        if self.redraws and self.preset:
+            raise BadInputError("either --redraws, or the simulator draws the events again, not both")
         if self.simulate and not self.events:
             raise BadInputError("--events 0 takes all events of files; with --simulate say how many")
         if self.weights == NATURAL_FLUX and not self.preset:
@@ -102,7 +112,7 @@ WORDS = ReportWords(
     " physics differ, too: that is the <em>floor</em>, {floor}. A perfect generator has a ratio of about 1. Errors are"
     " standard deviations: of values over bootstraps of whole showers, of floors those of a perfect generator's value.",
     floors={
-        "same primaries": f"found here with {REDRAWS} further draws of the simulator for the same primaries",
+        "same primaries": "found here with {redraws} further draws for the same primaries",
         "disjoint showers": "found here between real events of disjoint showers",
     },
     about_plots="Black: real, orange: {generated}, for the same primaries. Bands: one standard deviation over"
@@ -161,10 +171,58 @@ def reading_notes(files: FileEvents) -> Iterator[str]:
         yield f"{empty:,} rows hold no event and were left out"
 
 
+Redraw = Callable[[], BundleArrays]
+"""Makes other muons for the primaries of the real events."""
+
+
+def redraws_of_files(front: Front, settings: FileSettings, wanted: EvaluationRequest, real: UnitArrays) -> list[Redraw]:
+    """Return redraws from files, as many as each real event has there: two at least. Raises BadInputError.
+
+    Row k of an event's primary and ids is its redraw k; of several such events, each takes its turn.
+    """
+    keys = _keys(real)
+    events: dict[bytes, list[int]] = {}
+    for event, key in enumerate(keys):
+        events.setdefault(key, []).append(event)
+    turns = {key: cycle(of_key) for key, of_key in events.items()}
+    muons_of_E: list[list[Array]] = [[] for _ in keys]
+    settings = frame.with_outliers(replace(settings, inputs=wanted.redraws))
+    with front.each_unit(MUONS.stored_as(settings.source), settings) as units:
+        for unit in units:
+            offsets, muons_P3 = unit.arrays.offsets, unit.arrays.particle_columns["muons"]
+            for row, key in enumerate(_keys(unit.arrays)):
+                if key in turns:
+                    muons_of_E[next(turns[key])].append(muons_P3[offsets[row] : offsets[row + 1]].copy())
+    fewest = min(range(len(keys)), key=lambda event: len(muons_of_E[event]))
+    if (num := len(muons_of_E[fewest])) < 2:
+        ids, primary = (real.event_columns[name][fewest].tolist() for name in ("primary_id", "primary"))
+        energy_gev, zenith_rad, mass_a, depth_m = primary
+        raise BadInputError(
+            f"--redraws: {num} of its rows {'has' if num == 1 else 'have'} the ids {ids[0]}, {ids[1]} and the primary"
+            f" (E {energy_gev:g} GeV, zenith {zenith_rad:g}, A {mass_a:g}, depth {depth_m:g} m) of an event of -i; each"
+            " event needs 2 or more. Name files in which all of these primaries were drawn at least twice more"
+        )
+    most = int(np.argmax(np.diff(real.offsets)))
+    real_P3 = real.particle_columns["muons"][real.offsets[most] : real.offsets[most + 1]]
+    if len(real_P3) and any(np.array_equal(of_row, real_P3) for of_row in muons_of_E[most]):
+        raise BadInputError("--redraws: among its files are those of -i, whose muons are the real ones")
+
+    def redraw(draw: int) -> BundleArrays:
+        drawn = [of_event[draw] for of_event in muons_of_E]
+        return BundleArrays.of(np.array([len(muons) for muons in drawn]), np.concatenate(drawn))
+
+    return [partial(redraw, draw) for draw in range(num)]
+
+
+def _keys(arrays: UnitArrays) -> list[bytes]:
+    """Return ids and primary of each event, as bytes."""
+    ids_E2, primary_E4 = arrays.event_columns["primary_id"], arrays.event_columns["primary"].astype(np.float32)
+    together = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in (ids_E2, primary_E4)], axis=1)
+    return [row.tobytes() for row in together]
+
+
 _EVENTS_AT_A_TIME = 10_000
 _ROWS_AT_A_TIME = 20_000
-_CENTIMETRES = 2
-"""Decimals of a depth: equal depths of a grid agree in spite of rounding in a file."""
 
 
 def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
@@ -197,49 +255,49 @@ def drawn_again(
     _, first_S, shower_of_E, size_S = np.unique(
         keys_E4, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
-    shower_of_E = shower_of_E.reshape(-1)
-    alone_E = size_S[shower_of_E] == 1
-    pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    alone = np.flatnonzero(alone_E)
-    for first in range(0, len(alone), _EVENTS_AT_A_TIME):
-        events = alone[first : first + _EVENTS_AT_A_TIME]
-        drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
+    # Rows by shower, then by depth; showers of as many rows together.
+    order_E = np.lexsort((primary_E4[:, 3], shower_of_E.reshape(-1)))
+    start_S = np.cumsum(size_S) - size_S
+    showers, pieces = np.argsort(size_S, kind="stable"), []
+    while len(showers):
+        some = showers[: max(_ROWS_AT_A_TIME // int(size_S[showers[-1]]), 1)]
+        showers = showers[len(some) :]
+        depth_m_SD = np.full((len(some), int(size_S[some].max())), np.inf)
+        of_row, event_of_row = ragged(start_S[some], size_S[some])
+        events = order_E[event_of_row]
+        depth_m_SD[of_row, event_of_row - start_S[some][of_row]] = primary_E4[events, 3]
+        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[some]], config)
+        drawn = simulate_showers(primaries, depth_m_SD, config, rng)
         pieces.append((events, drawn.counts_E, drawn.muons_P3))
-    for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
-        depths_m, depth_of = np.unique(np.round(primary_E4[events, 3], _CENTIMETRES), return_inverse=True)
-        showers, place_of = np.unique(shower_of_E[events], return_inverse=True)
-        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[showers]], config)
-        drawn = simulate_showers(primaries, depths_m, config, rng)  # each shower once, for all of its depths
-        rows = place_of.reshape(-1) * len(depths_m) + depth_of.reshape(-1)
-        pieces.append((events, drawn.counts_E[rows], _rows(drawn.counts_E, drawn.muons_P3, rows)))
     drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     rows = np.empty(len(primary_E4), np.int64)
     rows[drawn_E] = np.arange(len(primary_E4))
     return BundleArrays.of(counts[rows], _rows(counts, muons_P3, rows))
 
 
-def _shower_groups(shower_of_E: np.ndarray, size_S: np.ndarray, depth_m_E: Float64) -> list[np.ndarray]:
-    """Return events of showers with several rows, in groups of showers that bound the number of rows at all depths."""
-    of_several = np.flatnonzero(size_S > 1)
-    if not len(of_several):
-        return []
-    num_depths = len(np.unique(np.round(depth_m_E[size_S[shower_of_E] > 1], _CENTIMETRES)))
-    at_a_time = max(_ROWS_AT_A_TIME // num_depths, 1)
-    order = np.argsort(shower_of_E, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(size_S)])
-    return [
-        np.concatenate([order[starts[shower] : starts[shower + 1]] for shower in of_several[first : first + at_a_time]])
-        for first in range(0, len(of_several), at_a_time)
-    ]
-
-
 def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the muons of ``rows``, in that order."""
     starts = np.cumsum(counts_E) - counts_E
-    counts = counts_E[rows]
-    before = np.cumsum(counts) - counts
-    found: np.ndarray = muons_P3[np.arange(counts.sum()) + np.repeat(starts[rows] - before, counts)]
+    found: np.ndarray = muons_P3[ragged(starts[rows], counts_E[rows])[1]]
     return found
+
+
+def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> SimulatorConfig:
+    """Return the configuration of real showers with the library and the field by which the files were simulated.
+
+    Raises BadInputError for files that don't say so, or of several libraries.
+    """
+    keys = ("interactions", "library", "field")
+    found = {path: read_provenance(path) if file_kind(path) == "Parquet" else {} for path in paths}
+    for path, provenance in found.items():
+        if not provenance.get("interactions"):
+            raise BadInputError(
+                f"{path} is not of `icestream simulate` with real showers: use --redraws FILES"
+            )
+    settings = {tuple(provenance[key] for key in keys) for provenance in found.values()}
+    if len(settings) > 1:
+        raise BadInputError(f"files of {len(settings)} libraries of interactions: evaluate those of one at a time")
+    return replace(config, **dict(zip(keys, settings.pop(), strict=True)))
 
 
 def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
@@ -307,14 +365,10 @@ def _load(wanted: EvaluationRequest, device: torch.device) -> list[Trained]:
 
 def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say) -> Measured:
     trained, *others = models
-    real, origin = real_events(front, wanted, models, say)
+    real, origin, redraws = real_events(front, wanted, models, say)
     if len(np.unique(real.shower_E[real.weights_E > 0])) < 2:
         those = "the events" if real.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    redraws: list[Callable[[], BundleArrays]] = []
-    if wanted.preset:
-        redraw = partial(drawn_again, real.primary_E4, real.shower_E, preset(wanted.preset), seed=wanted.seed)
-        redraws = [partial(redraw, draw=draw) for draw in range(REDRAWS)]
     own, generated, pit_E = _compared(wanted, trained, real, redraws)
     notes = [*origin.notes]
     if real.weight_E is not None:
@@ -338,6 +392,7 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
         origin=origin,
         about={
             "simulated": wanted.preset or None,
+            "redraw_files": [without_secrets(text) for text in wanted.redraws] or None,
             "weights": wanted.weights or None,
             "seed": wanted.seed,
             "bootstraps": wanted.bootstraps,
@@ -353,11 +408,13 @@ EVALUATION = Evaluation(EvaluationRequest, WORDS, DEFINITIONS, _load, _measure)
 
 def real_events(
     front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say
-) -> tuple[Sample, frame.Origin]:
-    """Return events of files or of the simulator, and their origin.
+) -> tuple[Sample, frame.Origin, list[Redraw]]:
+    """Return events of files or of the simulator, their origin, and what draws them again.
 
     Files are read with the settings of the first model's training, unless the command overrides them.
     """
+    redraws: list[Redraw] = []
+    simulator = preset(wanted.preset) if wanted.preset else None
     if wanted.simulate:
         sample = drawn_sample(preset(wanted.simulate), wanted.events, wanted.seed)
         origin = frame.Origin((f"icestream simulate --preset {wanted.simulate}",))
@@ -371,16 +428,23 @@ def real_events(
                 weight_E = read_weights(files.paths, file_E, row_E, wanted.weights)
             sample = sample_of(files.arrays, weight_E)
             origin = frame.origin_of(settings, files, tuple(reading_notes(files)), say)
-    if wanted.weights == NATURAL_FLUX:
-        sample = replace(sample, weight_E=natural_weights(sample.primary_E4, preset(wanted.preset)))
-    return sample, origin
+            if wanted.redraws:
+                redraws = redraws_of_files(front, settings, wanted, files.arrays)
+            if simulator and simulator.interactions:
+                simulator = with_interactions_of(files.paths.values(), simulator)
+    if simulator and wanted.weights == NATURAL_FLUX:
+        sample = replace(sample, weight_E=natural_weights(sample.primary_E4, simulator))
+    if simulator:
+        again = partial(drawn_again, sample.primary_E4, sample.shower_E, simulator, seed=wanted.seed)
+        redraws = [partial(again, draw=draw) for draw in range(REDRAWS)]
+    return sample, origin, redraws
 
 
 def _compared(
     wanted: EvaluationRequest,
     trained: Trained,
     real: Sample,
-    redraws: Sequence[Callable[[], BundleArrays]],
+    redraws: Sequence[Redraw],
     floors: Mapping[str, Floor] | None = None,
 ) -> tuple[MetricReport, BundleArrays, Float64]:
     """Return the report on a model, its events and the PIT of the real counts.

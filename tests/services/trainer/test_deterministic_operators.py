@@ -29,7 +29,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"network": {"azimuth": "learned"}, "gradient_clip": 1.0},
         {"chunk_particles": 16},
     ],
-    "likelihood": [{"network": {"coupling": True}, "max_muons": 3}],
+    "likelihood": [{"max_muons": 3}],
     "sets": [{"symmetry": "none"}],
 }
 """Settings that make a step use other operators, besides the defaults and the files of configs/."""

@@ -1,7 +1,6 @@
-"""Registered operators, and their kernels.
+"""Operators of the networks, and their kernels.
 
-`registration` registers an operator with torch: schema, shapes for tracing, derivative, one implementation a device.
-Each family has four modules: the operators (`operators` on ragged rows, `layers`), their kernels in torch's own
-operations (`torch_kernels`, `layers_torch`: the CPU, and CUDA without Triton), those of Triton (`triton_kernels`,
-`layers_triton`) and their launches (`launch`, `layers_launch`). `product` is of torch's products alone.
+Those on ragged rows (`operators`) are registered with torch, and have an implementation for each device: in torch's own
+operations (`torch_kernels`: the CPU, and CUDA without Triton), in Triton (`triton_kernels`, launched by `launch`).
+`layers` and `product` are in torch's own operations on every device.
 """

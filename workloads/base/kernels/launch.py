@@ -51,10 +51,10 @@ def unpool(
         return values_PD
     columns = _columns(width)
     rows = min(_BLOCK // columns, 128)
-    with on_device_of(slopes_ED):
+    with _on_device_of(slopes_ED):
         kernels.unpool_rows[triton.cdiv(num_particles, rows), triton.cdiv(width, columns)](
             slopes_ED, argmax_ED, values_PD, event_P, counts_E, num_particles, width,
-            **_places(kinds), ACC=accumulator(slopes_ED), ROWS=rows, COLUMNS=columns,
+            **_places(kinds), ACC=_accumulator(slopes_ED), ROWS=rows, COLUMNS=columns,
         )  # fmt: skip
     return values_PD
 
@@ -85,8 +85,8 @@ def _pooled(
     largest_TD = torch.empty_like(sums_TD) if find else None
     rows_TD = counts_E.new_empty(2 * num_tiles, width, dtype=torch.int32) if find else None
     mode = _FIND if find else _AT_GIVEN if given_ED is not None else _NO_MAXIMUM
-    settings = {"MAX": mode, **_places(kinds), "ACC": accumulator(values_PD), "ROWS": rows, "COLUMNS": columns}
-    with on_device_of(values_PD):
+    settings = {"MAX": mode, **_places(kinds), "ACC": _accumulator(values_PD), "ROWS": rows, "COLUMNS": columns}
+    with _on_device_of(values_PD):
         kernels.pool_pieces[2 * num_tiles + triton.cdiv(num_events, events), blocks](
             values_PD, given_ED, pooled_ED, argmax_ED, sums_TD, largest_TD, rows_TD, event_P, counts_E, starts_E,
             num_events, num_particles, num_tiles, width, EVENTS=events, **settings,
@@ -109,10 +109,10 @@ def _columns(width: int) -> int:
     return columns
 
 
-def accumulator(values: Tensor) -> triton.language.dtype:
+def _accumulator(values: Tensor) -> triton.language.dtype:
     return triton.language.float64 if values.dtype == torch.float64 else triton.language.float32
 
 
-def on_device_of(values: Tensor) -> AbstractContextManager[object]:
+def _on_device_of(values: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device, which need not be that of the tensors."""
     return torch.cuda.device(values.device) if values.is_cuda else nullcontext()

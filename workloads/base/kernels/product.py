@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import mm_flop, register_flop_formula
 
-from workloads.base.kernels.registration import LIBRARY
+from workloads.base.kernels.operators import LIBRARY
 
 LIBRARY.define("wide_product(Tensor one, Tensor other) -> Tensor")
 WIDE_PRODUCT = torch.ops.icestream.wide_product.default

@@ -255,6 +255,16 @@ def file_settings(front: Front, wanted: EvaluationOptions, run: TrainedRun) -> F
     )
 
 
+def with_outliers(settings: FileSettings) -> FileSettings:
+    """Return settings that keep outliers, unlike training: an event of 100,000 particles is part of the data."""
+    stream = settings.stream.model_copy(
+        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
+        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"max_squared_particles": 0}
+    )
+    return replace(settings, stream=stream)
+
+
 def read_events(
     front: Front, settings: FileSettings, wanted: EvaluationOptions, schema: EventSchema, runs: Sequence[TrainedRun]
 ) -> AbstractContextManager[FileEvents]:
@@ -262,15 +272,10 @@ def read_events(
 
     None of the runs should have been trained on them. Raises BadInputError that names the file.
     """
-    # Unlike in training, outliers stay in the sample: an event of a hundred thousand particles is part of the data.
-    stream = settings.stream.model_copy(
-        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
-        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
-        | {"max_squared_particles": 0}
-    )
+    settings = with_outliers(settings)
     return front.read_events(
         schema.stored_as(settings.source),
-        replace(settings, stream=stream),
+        settings,
         events=wanted.events,
         seed=wanted.seed,
         trained_inputs=[text for run in runs for text in run.inputs],

@@ -65,7 +65,7 @@ class ReportWords:
     about_numbers: str
     """HTML; holds {floor}."""
     floors: Mapping[str, str]
-    """HTML: method of finding the floor, for each floor_kind."""
+    """HTML: method of finding the floor, for each floor_kind; may hold sizes as {name}."""
     about_plots: str
     """HTML; may hold {generated}: the run that is drawn."""
     which_model: str = ""
@@ -383,7 +383,7 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     if beside and words.which_model:
         yield f'<p class="dim">{escape(words.which_model)}</p>'
     yield "<h2>Numbers</h2>"
-    yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind])}</p>"
+    yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind].format_map(report.sizes))}</p>"
     yield from _table(headline, outcome)
     if others:
         yield f"<details><summary>{len(others)} more</summary>"

@@ -1,19 +1,23 @@
-"""Numbers that compare two samples: distances, counts, tails, correlations inside events, calibration of counts. Pure.
+"""Numbers that compare two samples: distances, counts, tails, correlations, equal primaries, calibration. Pure.
 
 The first Wasserstein distance W1 is the area between two cumulative distributions, in the unit of the values: the mean
 distance by which probability has to be moved. Values are sorted once; then each set of weights takes one running sum.
 
 B sets of weights, E events, F events with muons, P muons, K bins, Q pairs of muons, V different numbers of muons, T
-tails.
+tails, C columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import numpy as np
 
 from workloads.muons.metrics.bundles import Bool, BundleArrays, Float64, Int64, Sample
+from workloads.muons.showers.bundles import vertical_depth_mwe
+from workloads.muons.simulator.muons import surface_energy_gev
 
 
 @dataclass(frozen=True)
@@ -308,23 +312,212 @@ class _Moments:
         return variance_B
 
 
+LEAST_MEAN = 5.0
+"""Smallest expected number of muons of the events whose fluctuations are compared; those of fewer are chance."""
+MIN_FLUCTUATING_EVENTS = 50
+"""Fewest of these real events of a bin."""
+_FITS = 12
+_ASSUMED_VARIANCE = 0.1
+"""Relative variance of N beside Poisson's, for the weights of the fit alone."""
+
+
+def conditions(primary_E4: Float64) -> Float64:
+    """Return all products of two of: 1 and five numbers of the primary, each of about 1. (E, 4) -> (E, 21).
+
+    ln E, ln A, cos zenith, depth along the track, and the part of a nucleon's energy that a muon needs to reach it, by
+    which Elbert's formula has the number of muons fall to 0.
+    """
+    energy_E, zenith_E, mass_E, depth_E = primary_E4.T
+    mass_E = np.maximum(mass_E, 1.0)  # a photon has mass number 0 and counts as one nucleon
+    cos_E = np.maximum(np.cos(zenith_E), 0.1)
+    needed_gev_E = surface_energy_gev(0.0, vertical_depth_mwe(depth_E) / cos_E)
+    part_E = np.minimum(mass_E * needed_gev_E / energy_E, 20.0) / 4
+    numbers = (np.log(energy_E) / 5 - 3, np.log(mass_E) / 2, 2 * cos_E, depth_E / cos_E / 2e3, part_E)
+    columns = [np.ones(len(primary_E4)), *numbers]
+    return np.stack([first_E * second_E for first_E, second_E in combinations_with_replacement(columns, 2)], 1)
+
+
+def _regression(columns_EC: Float64, weight_E: Float64, target_E: Float64) -> Float64:
+    """Return the coefficients of least squares; those of columns that tell nothing new are small. (C,)."""
+    weighted_EC = columns_EC * weight_E[:, None]
+    ridge = 1e-9 * max(weight_E.sum(), 1.0) * np.eye(columns_EC.shape[1])
+    found: Float64 = np.linalg.solve(weighted_EC.T @ columns_EC + ridge, weighted_EC.T @ target_E)
+    return found
+
+
+class CountScale:
+    """Expected number of muons N of each primary, and its standard deviation: smooth functions fitted to real events.
+
+    One for all samples of an evaluation: samples are compared in its units, so that its errors cancel. Bins are those
+    of mass and energy (quartiles) of the events with LEAST_MEAN expected muons or more.
+    """
+
+    def __init__(self, real: Sample) -> None:
+        columns_EC, counts_E = conditions(real.primary_E4), real.bundles.counts_E.astype(np.float64)
+        log_mean_E = np.log(counts_E + 0.5)
+        for _ in range(_FITS):
+            mean_E = np.exp(log_mean_E)
+            target_E = log_mean_E + (counts_E - mean_E) / mean_E
+            self._slopes = _regression(columns_EC, mean_E / (1 + _ASSUMED_VARIANCE * mean_E), target_E)
+            log_mean_E = np.clip(columns_EC @ self._slopes, -15.0, 12.0)
+        mean_E = np.exp(log_mean_E)
+        many_E = mean_E >= LEAST_MEAN
+        self.mass_a = np.unique(real.primary_E4[:, 2])
+        self._edges = np.quantile(real.primary_E4[many_E, 0], (0.25, 0.5, 0.75)) if many_E.any() else np.zeros(3)
+        bin_E = self._bin(real.primary_E4, mean_E)[many_E]
+        events_K = np.bincount(bin_E, minlength=4 * len(self.mass_a))
+        self.bins = np.flatnonzero(events_K >= MIN_FLUCTUATING_EVENTS)
+        self.masses = np.unique(self.bins // 4)
+        beside_poisson_E = (((counts_E - mean_E) ** 2 - mean_E) / mean_E**2)[many_E]
+        self._variance_K = np.bincount(bin_E, beside_poisson_E, len(events_K)) / np.maximum(events_K, 1)
+
+    def of(self, primary_E4: Float64, columns_EC: Float64) -> tuple[Float64, Float64, Int64]:
+        """Return mean and standard deviation of N, and the bin, -1: none. ``columns_EC``: conditions of these."""
+        mean_E = np.exp(np.clip(columns_EC @ self._slopes, -15.0, 12.0))
+        bin_E = self._bin(primary_E4, mean_E)
+        variance_E = mean_E + np.maximum(self._variance_K[bin_E], 0.0) * mean_E**2
+        return mean_E, np.sqrt(variance_E), np.where(np.isin(bin_E, self.bins), bin_E, -1)
+
+    def _bin(self, primary_E4: Float64, mean_E: Float64) -> Int64:
+        bin_E = np.searchsorted(self.mass_a, primary_E4[:, 2]) * 4 + np.searchsorted(self._edges, primary_E4[:, 0])
+        return np.where(mean_E >= LEAST_MEAN, bin_E, -1)
+
+
+class EqualPrimaries:
+    """Comparison of the fluctuations at one primary: of N, and of what the muons of an event have in common."""
+
+    def __init__(self, a: Sample, b: Sample, scale: CountScale) -> None:
+        self._both = _Deviations(a, scale), _Deviations(b, scale)
+
+    def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> dict[str, Float64]:
+        """Return metrics by name; NaN where there are too few events."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            real, generated = self._both[0](weights_a_BE), self._both[1](weights_b_BE)
+            ratio_BM = generated.pop("mean_by_mass") / real.pop("mean_by_mass")
+            found = {"count_mean_by_mass_deviation": np.abs(ratio_BM - 1).max(1)}
+            for name, value_B in real.items():
+                is_ratio = name.endswith("_ratio")
+                found[name] = generated[name] / value_B if is_ratio else generated[name] - value_B
+        return found
+
+
+class _Deviations:
+    """Deviations of a sample from what is expected of its primaries, as sums for many bootstraps."""
+
+    def __init__(self, sample: Sample, scale: CountScale) -> None:
+        bundles, columns_EC = sample.bundles, conditions(sample.primary_E4)
+        counts_E = bundles.counts_E.astype(np.float64)
+        mean_E, deviation_E, bin_E = scale.of(sample.primary_E4, columns_EC)
+        z_E, precision_E = (counts_E - mean_E) / deviation_E, (mean_E / deviation_E) ** 2
+        of_counts = precision_E, precision_E * counts_E / mean_E
+        self._in_bins = _Sums(bin_E, scale.bins, np.ones(len(sample)), z_E, z_E**2, z_E**3, *of_counts)
+        self._of_masses = _Sums(bin_E // 4, scale.masses, *of_counts)
+        self._rows = _of_showers(sample, z_E, bin_E)
+        mass_E = np.searchsorted(scale.mass_a, sample.primary_E4[:, 2])
+        of_muons = {name: _residuals(sample, name, columns_EC) for name in ("log10_energy", "log10_radius")}
+        self._pairs = {
+            name: _Sums(np.where(counts_E > 1, mass_E, -1), scale.masses, *_pairs(counts_E, *sums))
+            for name, sums in of_muons.items()
+        }
+        radius_E = of_muons["log10_radius"][0]
+        products = (counts_E, counts_E * z_E, radius_E, counts_E * z_E**2, radius_E**2 / np.maximum(counts_E, 1))
+        self._with_radius = _Sums(np.where(counts_E > 0, np.minimum(bin_E, 0), -1), [0], *products, z_E * radius_E)
+
+    def __call__(self, weights_BE: Float64) -> dict[str, Float64]:
+        """Return values by the names of their ratios and differences, and mean N / expected N. (B,), (B, masses)."""
+        size_BK, z_BK, square_BK, cube_BK, precision_BK, count_BK = self._in_bins(weights_BE)
+        mean_BK = z_BK / size_BK
+        variance_BK = square_BK / size_BK - mean_BK**2
+        third_BK = cube_BK / size_BK - 3 * mean_BK * square_BK / size_BK + 2 * mean_BK**3
+        total_B, number_BK = size_BK.sum(1), count_BK / precision_BK
+        precision_BM, count_BM = self._of_masses(weights_BE)
+        muons, z, radius, zz, rr, zr = self._with_radius(weights_BE)[:, :, 0]
+        variances = (zz / muons - (z / muons) ** 2) * (rr / muons - (radius / muons) ** 2)
+        return {
+            "mean_by_mass": count_BM / precision_BM,
+            # z is N in units that depend on the primary alone: its variance / mean is N's in other units.
+            "count_fano_by_primary_ratio": (size_BK * variance_BK / number_BK).sum(1) / total_B,
+            "count_skewness_by_primary_ratio": (size_BK * third_BK / variance_BK**1.5).sum(1) / total_B,
+            "count_depth_correlation_difference": _intraclass(self._rows(weights_BE)),
+            "count_radius_correlation_difference": (zr / muons - z * radius / muons**2) / np.sqrt(variances),
+            "radius_intraclass_by_mass_ratio": _intraclass(self._pairs["log10_radius"](weights_BE)),
+            "energy_intraclass_by_mass_difference": _intraclass(self._pairs["log10_energy"](weights_BE)),
+        }
+
+
+def _of_showers(sample: Sample, z_E: Float64, bin_E: Int64) -> _Sums:
+    """Return sums of _pairs over the rows of each shower, which stand at its first row."""
+    chosen = np.flatnonzero(bin_E >= 0)
+    # Files of several productions may share ids: events with different primaries are different showers.
+    keys = np.column_stack([sample.shower_E[chosen], sample.primary_E4[chosen, :3]])
+    _, first, shower = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    sums_3E = np.zeros((3, len(sample)))
+    sums_3E[:, chosen[first]] = [np.bincount(shower.reshape(-1), z_E[chosen] ** power) for power in range(3)]
+    return _Sums(np.where(sums_3E[0] > 1, 0, -1), [0], *_pairs(*sums_3E))
+
+
+def _residuals(sample: Sample, feature: str, columns_EC: Float64) -> tuple[Float64, Float64]:
+    """Return sum and sum of squares over each event's muons of deviations from a smooth function of the primary.
+
+    The sample's own: means that are wrong in a sample are no correlation in it.
+    """
+    bundles, columns_FC = sample.bundles, columns_EC[sample.bundles.filled_F]
+    values_P = bundles.features[feature].values
+    counts_F = bundles.counts_E[bundles.filled_F].astype(np.float64)
+    sum_F, square_F = bundles.per_event(values_P), bundles.per_event(values_P**2)
+    mean_F = columns_FC @ _regression(columns_FC, counts_F, sum_F / counts_F)
+    residuals_2E = np.zeros((2, len(sample)))
+    residuals_2E[:, bundles.filled_F] = sum_F - counts_F * mean_F, square_F + mean_F * (counts_F * mean_F - 2 * sum_F)
+    return residuals_2E[0], residuals_2E[1]
+
+
+def _pairs(size_E: Float64, sum_E: Float64, square_E: Float64) -> tuple[Float64, ...]:
+    """Return the arguments, and the sum of the products of all pairs of a group's members in units of its size."""
+    return size_E, sum_E, square_E, (sum_E**2 - square_E) / np.maximum(size_E - 1, 1)
+
+
+def _intraclass(sums_4BK: Float64) -> Float64:
+    """Return the correlation of two members of a group, mean over K, from sums of _pairs. (B,)."""
+    size_BK, sum_BK, square_BK, pairs_BK = sums_4BK
+    squared_mean_BK = (sum_BK / size_BK) ** 2
+    mean_B: Float64 = ((pairs_BK / size_BK - squared_mean_BK) / (square_BK / size_BK - squared_mean_BK)).mean(1)
+    return mean_B
+
+
+class _Sums:
+    """Sums of columns over the events of each of some bins, for many sets of weights."""
+
+    def __init__(self, bin_E: Int64, bins: Sequence[int] | Int64, *columns_E: Float64) -> None:
+        # Without any bin, an empty one: its sums are 0, what is made of them NaN.
+        events_of_bins = [np.flatnonzero(bin_E == number) for number in bins] or [np.zeros(0, np.int64)]
+        self._parts = [(events, np.stack([column_E[events] for column_E in columns_E], 1)) for events in events_of_bins]
+
+    def __call__(self, weights_BE: Float64) -> Float64:
+        """Return sums. (B, E) -> (columns, B, bins)."""
+        return np.stack([(weights_BE[:, events] @ columns_EC).T for events, columns_EC in self._parts], 2)
+
+
 class UniformityKS:
     """Kolmogorov-Smirnov distance of u in [0, 1] from the uniform distribution, for many sets of weights.
 
     For the probability integral transform u = P(N < n) + v P(N = n), v uniform: u is uniform if the model is right.
     """
 
-    def __init__(self, u_E: Float64) -> None:
-        self._order = np.argsort(u_E)
+    def __init__(self, u_E: Float64, bin_E: Int64 | None = None) -> None:
+        """``bin_E``: bin of each event, for the mean distance of the bins with MIN_EVENTS; None: one bin of all."""
+        bin_E = np.zeros(len(u_E), np.int64) if bin_E is None else bin_E
+        chosen = np.flatnonzero((np.bincount(bin_E) >= min(MIN_EVENTS, len(u_E)))[bin_E])
+        self._order = chosen[np.lexsort((u_E[chosen], bin_E[chosen]))]
         self._sorted = u_E[self._order]
+        self._first = np.flatnonzero(np.diff(bin_E[self._order], prepend=-1))
+        self._sizes = np.diff(self._first, append=len(chosen))
 
     def __call__(self, weights_BE: Float64) -> Float64:
-        """Return distances, (B, E) -> (B,)."""
+        """Return distances, (B, E) -> (B,). NaN without a bin, or where one has no weight."""
         distances = []
         for weight_E in weights_BE:
-            after = self._cumulative(weight_E)
-            before = np.concatenate([[0.0], after[:-1]])
-            distances.append(max((after - self._sorted).max(), (self._sorted - before).max()))
+            before, after = self._cumulative(weight_E)
+            distances.append(self._mean_of_largest(np.maximum(after - self._sorted, self._sorted - before)))
         return np.array(distances)
 
     def null(self, weight_E: Float64, weights_BE: Float64) -> Float64:
@@ -332,11 +525,17 @@ class UniformityKS:
 
         Bootstraps of whole showers have the correlations of their events.
         """
-        sample = self._cumulative(weight_E)
-        return np.array([np.abs(self._cumulative(one_E) - sample).max() for one_E in weights_BE])
+        sample = self._cumulative(weight_E)[1]
+        return np.array([self._mean_of_largest(np.abs(self._cumulative(one_E)[1] - sample)) for one_E in weights_BE])
 
-    def _cumulative(self, weight_E: Float64) -> Float64:
-        """Return the weight up to each value of u, in order, 1 at the end."""
-        after: Float64 = np.cumsum(weight_E[self._order])
-        after /= after[-1]
-        return after
+    def _cumulative(self, weight_E: Float64) -> tuple[Float64, Float64]:
+        """Return the part of the weight of its bin below each value of u, in order, and that with the value's own."""
+        ordered = weight_E[self._order]
+        total = np.repeat(np.add.reduceat(ordered, self._first), self._sizes) if len(ordered) else ordered
+        after = np.cumsum(ordered)
+        after -= np.repeat(after[self._first] - ordered[self._first], self._sizes)
+        with np.errstate(invalid="ignore"):
+            return (after - ordered) / total, after / total
+
+    def _mean_of_largest(self, distances: Float64) -> float:
+        return float(np.maximum.reduceat(distances, self._first).mean()) if len(distances) else float("nan")

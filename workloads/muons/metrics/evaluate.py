@@ -37,6 +37,8 @@ from workloads.muons.metrics.distances import (
     BinnedWasserstein,
     ConditionBins,
     CountMetrics,
+    CountScale,
+    EqualPrimaries,
     IntraEvent,
     TailMetrics,
     UniformityKS,
@@ -78,6 +80,18 @@ DEFINITIONS: Mapping[str, Definition] = {
     "count_pit_ks": Definition(
         "", "lower", "are the model's count probabilities right? KS distance of the PIT from uniform"
     ),
+    "count_pit_by_primary_ks": Definition("", "lower", "the same, mean over bins of primary energy and mass"),
+    "count_mean_by_mass_deviation": Definition(
+        "", "lower", "mean N by mass, generated / real: largest distance from 1"
+    ),
+    "count_fano_by_primary_ratio": Definition("", "one", "variance / mean of N at one primary: generated / real"),
+    "count_skewness_by_primary_ratio": Definition("", "one", "skewness of N at one primary: generated / real"),
+    "count_depth_correlation_difference": Definition(
+        "", "zero", "correlation of N at two depths of a shower, at one primary: generated - real"
+    ),
+    "count_radius_correlation_difference": Definition(
+        "", "zero", "correlation of N and an event's mean log10 r, at one primary: generated - real"
+    ),
     "log10_energy_w1": Definition(_DEX, "lower", "W1 of log10 E of all muons"),
     "log10_radius_w1": Definition(_DEX, "lower", "W1 of log10(r + 0.1 m) of all muons"),
     "radius_m_w1": Definition("m", "lower", "W1 of the muons' distance to the shower axis"),
@@ -108,6 +122,12 @@ DEFINITIONS: Mapping[str, Definition] = {
         )
         for least in VARIANCE_AT_LEAST
     },
+    "radius_intraclass_by_mass_ratio": Definition(
+        "", "one", "correlation of log10 r of two muons of an event, at one primary: generated / real"
+    ),
+    "energy_intraclass_by_mass_difference": Definition(
+        "", "zero", "correlation of log10 E of two muons of an event, at one primary: generated - real"
+    ),
     "energy_radius_correlation_difference": Definition(
         "", "zero", "correlation of log10 E and log10 r over all muons: generated - real"
     ),
@@ -126,7 +146,6 @@ Measure = Callable[[Float64, Float64], dict[str, Float64]]
 Progress = Callable[[float], None]
 """Takes the fraction that is done, 0 to 1."""
 
-_PIT = "count_pit_ks"
 _MIN_SHOWERS = 100
 """Fewest showers for the classifiers."""
 _ATTENTION_SHARE = 1 / 3
@@ -145,7 +164,7 @@ def evaluate(
 ) -> MetricReport:
     """Return the report of all metrics. Event i of ``generated`` and ``independent`` has the primary of ``real``'s.
 
-    ``independent``: redraws of the real events for the same primaries, REDRAWS or more, each made when it is wanted.
+    ``independent``: redraws of the real events for the same primaries, each made when it is wanted.
     Without, real events are compared with those of other showers, and generated ones likewise, so that a perfect
     generator is at the floor: see docs/reference/metrics.md.
     ``floors``: those of a report on another generator for the same real events and settings; None: they are measured.
@@ -169,22 +188,22 @@ def evaluate(
         of_real = [partial(_halved, real, real, first_E) for first_E in floor_halves]
     if floors is not None:
         of_real = []
-    bins = ConditionBins(real.primary_E4)
+    bins, scale = ConditionBins(real.primary_E4), CountScale(real)
     steps = len(of_generated) + 1 + len(of_real)
     steps += steps if settings.c2st_epochs else 0  # classifiers take about half of the time
 
     comparisons = []
     for compared in of_generated:
-        comparisons.append(_measured(compared, compared.measures(bins, settings.seed), weights))
+        comparisons.append(_measured(compared, compared.measures(bins, scale, settings.seed), weights))
         progress(len(comparisons) / steps)
     values = {name: np.mean([of[name] for of in comparisons], axis=0) for name in _common(comparisons)}
     # Chance does not increase these: all events can be compared.
-    values |= _two_sided(_measured(paired, paired.moments(), weights))
+    values |= _two_sided(_measured(paired, paired.moments(scale), weights))
     if floors is None:
         samples: list[dict[str, float]] = []
         for make in of_real:
             compared = make()
-            one_set = _measured(compared, compared.measures(bins, settings.seed), weights.sample())
+            one_set = _measured(compared, compared.measures(bins, scale, settings.seed), weights.sample())
             samples.append({name: float(values_B[0]) for name, values_B in one_set.items()})
             progress((len(comparisons) + 1 + len(samples)) / steps)
             del compared  # before the next one is made
@@ -194,10 +213,12 @@ def evaluate(
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         for name, values_B in _two_sided(values).items():
             floors[name] = chance_floor(name, bootstrap_error(values_B[1:]))
-    uniformity = UniformityKS(pit_E)
-    values[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
-    null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
-    floors[_PIT] = null_floor(np.concatenate(null)[1:])
+    of_primary_E = bins.of(real.primary_E4)["conditional"]
+    for name, bin_E in (("count_pit_ks", None), ("count_pit_by_primary_ks", of_primary_E)):
+        uniformity = UniformityKS(pit_E, bin_E)
+        values[name] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
+        null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
+        floors[name] = null_floor(np.concatenate(null)[1:])
     if settings.c2st_epochs:
         aucs, deviations = classifier_metrics(paired, settings, weights, lambda part: progress((1 + part) / 2))
         values |= aucs
@@ -216,6 +237,7 @@ def evaluate(
             "events": len(real),
             "muons_real": int(real.bundles.counts_E.sum()),
             "muons_generated": int(of_model.bundles.counts_E.sum()),
+            "redraws": len(redraws),
         },
         floor_kind="same primaries" if redraws else "disjoint showers",
         notes=tuple(notes),
@@ -260,7 +282,7 @@ class Comparison:
     chosen_a_E: Bool
     chosen_b_E: Bool
 
-    def measures(self, bins: ConditionBins, seed: int) -> list[Measure]:
+    def measures(self, bins: ConditionBins, scale: CountScale, seed: int) -> list[Measure]:
         """Return all metrics except the classifiers. Sorts the samples, once."""
         both = self.a, self.b
         features: dict[str, list[tuple[Float64, Int64]]] = {
@@ -276,12 +298,13 @@ class Comparison:
             if len(a.values) and len(b.values):
                 distances[f"{name}_w1"] = BinnedWasserstein(a, b)
         distances |= conditional_distances(*both, bins)
-        return [*self.moments(), lambda *weights: {name: of(*weights) for name, of in distances.items()}]
+        return [*self.moments(scale), lambda *weights: {name: of(*weights) for name, of in distances.items()}]
 
-    def moments(self) -> list[Measure]:
+    def moments(self, scale: CountScale) -> list[Measure]:
         """Return the fast metrics, which include all two-sided ones (differences and ratios)."""
         a, b = self.a.bundles, self.b.bundles
-        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b), TailMetrics(a, b)]
+        equal_primaries = EqualPrimaries(self.a, self.b, scale)
+        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b), TailMetrics(a, b), equal_primaries]
 
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
         """Return the weights of the events of both samples, from those of all events."""
@@ -334,7 +357,7 @@ def null_floor(distances: Float64) -> Floor:
 
 
 def floors_of(comparisons: Sequence[Mapping[str, float]], averaged: int) -> dict[str, Floor]:
-    """Return floors by name from comparisons of real events with real ones; names that are not in all are left out.
+    """Return floors by name from comparisons of real events with real ones; names without a number in all are left out.
 
     Mean over the comparisons, also of two-sided metrics: redraws share the real sample, and so does a perfect
     generator, which is where they are and not at the best value. ``averaged``: number of independent comparisons
@@ -343,6 +366,8 @@ def floors_of(comparisons: Sequence[Mapping[str, float]], averaged: int) -> dict
     floors = {}
     for name in _common(comparisons):
         values = np.array([compared[name] for compared in comparisons])
+        if not np.isfinite(values).all():
+            continue
         spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
         floors[name] = Floor(float(values.mean()), spread / math.sqrt(len(values)), spread / math.sqrt(averaged))
     return floors

@@ -85,11 +85,6 @@ class WganConfig(StepSettings):
     directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
     CPU steps were not faster; on an H100 5 % faster in tf32, slower in bf16."""
 
-    cuda_graphs: bool | Literal["auto"] = False
-    """Record an update's operators on a GPU once for each size of its input, and replay them with one call: for small
-    batches, whose time is that of the host. ``auto``: where possible, which it isn't with `compile`. On an H100 a step
-    of 8,192 events takes a seventh of the time."""
-
     def warnings(self) -> list[str]:
         """See StepSettings."""
         lines = []
@@ -120,10 +115,6 @@ class LikelihoodNetworkConfig(MuonNetworkConfig):
 
     hidden: int = Field(64, ge=1)
     """Width of every hidden layer, except for the count head's."""
-
-    coupling: bool = False
-    """Draw half of an event's muons given the other half, for showers whose muons share more than ``latent`` random
-    numbers can say, such as a limited sum of their energies."""
 
 
 class LikelihoodConfig(StepSettings):

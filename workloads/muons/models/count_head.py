@@ -95,10 +95,10 @@ class MixtureCountHead(nn.Module):
             _bounded(log_shapes_EK, LOG_SHAPE_RANGE),
         )
 
-    def loss(self, conditions_EC: Tensor, counts_E: Tensor, counted_E: Tensor | None = None) -> Tensor:
+    def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
         """Negative log likelihood in nats, summed over events; see count_nll. -> ()."""
         mixture: CountMixture = self(conditions_EC)
-        return count_nll(mixture, counts_E, counted_E, zero_truncated=self.zero_truncated)
+        return count_nll(mixture, counts_E, zero_truncated=self.zero_truncated)
 
     @torch.no_grad()
     def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
@@ -120,12 +120,8 @@ class MixtureCountHead(nn.Module):
         return count_cdf(mixture, counts_E - 1), count_cdf(mixture, counts_E)
 
 
-def count_nll(
-    mixture: CountMixture, counts_E: Tensor, counted_E: Tensor | None = None, *, zero_truncated: bool = False
-) -> Tensor:
+def count_nll(mixture: CountMixture, counts_E: Tensor, *, zero_truncated: bool = False) -> Tensor:
     """Negative log likelihood -Σ ln p(N | c) in nats, summed over events. (E, K), (E,) int64 -> ().
-
-    ``counted_E``, (E,): 1 for events that count, else 0; by default all do.
 
     ``zero_truncated``: -Σ ln p(N | N ≥ 1, c) over events with N ≥ 1; empty ones are skipped.
     """
@@ -134,8 +130,6 @@ def count_nll(
         # p(0) rounds to 1 for a very small mean; the event exists nevertheless.
         log_p0_E = _log_p(mixture, torch.zeros_like(counts_E)).clamp_max(-_LEAST_PRESENT)
         log_p_E = torch.where(counts_E > 0, log_p_E - torch.log(-torch.expm1(log_p0_E)), 0.0)
-    if counted_E is not None:
-        log_p_E = log_p_E * counted_E
     return -log_p_E.sum().to(mixture.log_means_EK.dtype)
 
 

@@ -42,7 +42,6 @@ MUON_WEIGHT = 0.75
 """Exponent of an event's weight N^x in the loss, for N muons: at 0, the mean over events, single muons of large events
 are not learned, at 1, the mean over muons, the largest events are nearly all of a batch."""
 _NOISE = "latent_noise"
-_ORDER = "coupling_order"
 
 COUNT = "count_before_thinning"
 """Event column, (E, 1) int64: particles that each event had."""
@@ -91,10 +90,7 @@ def counts_of(events: Microbatch) -> Tensor:
 
 
 class PresentEvents(NamedTuple):
-    """Events with muons of a part of a microbatch, as input of the densities.
-
-    With a coupling, the muons of an event are in random order.
-    """
+    """Events with muons of a part of a microbatch, as input of the densities."""
 
     known_GK: Tensor
     segments: Segments
@@ -126,13 +122,9 @@ class LikelihoodNetworks:
         }
 
     def with_noise(self, source: Microbatch, random: torch.Generator) -> Microbatch:
-        """Microbatch with the noise of z, and the coupling's, in additional columns: the same wherever it is cut."""
+        """Microbatch with the noise of z in an additional column: the same wherever it is cut."""
         noise_EZ = torch.randn(source.num_events, self.muons.latent, device=self.device, generator=random)
-        noisy = replace(source, event_columns=source.event_columns | {_NOISE: noise_EZ})
-        if not self.config.network.coupling:
-            return noisy
-        order_P = torch.rand(source.num_particles, device=self.device, generator=random)
-        return replace(noisy, particle_columns=source.particle_columns | {_ORDER: order_P})
+        return replace(source, event_columns=source.event_columns | {_NOISE: noise_EZ})
 
     def present(self, source: Microbatch) -> PresentEvents:
         """Events with muons, in order. No host sync: their number is known on the host."""
@@ -141,13 +133,10 @@ class LikelihoodNetworks:
         rows_G = (counts_E == 0).sort(stable=True).indices[: source.num_present]
         primary_E4 = source.event_columns["primary"]
         segments = Segments.from_counts(counts_E[rows_G], source.num_particles, sizes_E[rows_G])
-        features_PF = self.standardise.features(source.particle_columns["muons"])
-        if self.config.network.coupling:
-            features_PF = features_PF[sort_within_events(source.particle_columns[_ORDER], segments)]
         return PresentEvents(
             known(self.standardise, self.averaged_count_head.average, primary_E4[rows_G], sizes_E[rows_G]),
             segments,
-            features_PF,
+            self.standardise.features(source.particle_columns["muons"]),
             source.event_columns[_NOISE][rows_G],
         )
 

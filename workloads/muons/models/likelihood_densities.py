@@ -3,12 +3,10 @@
     p(muons | c, N) = ∫ dz p(z | c, N) Π_i p(lg E_i | z, c, N) p(position_i | lg E_i, z, c, N)
 
 z is what the muons of an event share, such as the height where the shower began. It is in no condition: a bound (ELBO,
-arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event. With ``coupling`` the muons are
-not independent given z, but half of them also depends on the other half (`Coupling`).
+arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event.
 
-Shape suffixes: E events, H = 2 E halves (first and second of event 0, of event 1, …), P particles, F features, K known
-numbers (see `known`) or components of a mixture, X = 3 K parameters of a mixture (logits, means, ln
-spreads), Z latent, I inputs of an event's context, D width.
+Shape suffixes: E events, P particles, F features, K known numbers (see `known`) or components of a mixture, X = 3 K
+parameters of a mixture (logits, means, ln spreads), Z latent, I inputs of an event's context, D width.
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ _PRIOR_REACH, _PRIOR_LOG_SPREAD = 1.2, -0.3
 _PRIOR_POWER = 0.75
 """Exponent of the muons seen in the additional weight of an event for the prior: large events show their z, small ones
 hardly. A right prior is the same with any weight; without one, radii of large events were off by up to 0.02 decades."""
-_COUPLING_WIDTH, _COUPLING_HIDDEN = 16, 32
-"""Numbers that the second half is told of the first, and width of the layer before."""
 
 
 def mixture_layer(inputs: int, reach: float, log_spread: float) -> Linear:
@@ -73,67 +69,6 @@ def draw(mixture_PX: Tensor, uniform_P1: Tensor, normal_P1: Tensor) -> Tensor:
     chosen_1P = (uniform_P1.t() * steps_KP[-1] > steps_KP[:-1]).sum(0, keepdim=True)
     spread_1P = log_spreads_KP.gather(0, chosen_1P).clamp(*LOG_SPREAD_RANGE).exp()
     return (means_KP.gather(0, chosen_1P) + spread_1P * normal_P1.t()).t()
-
-
-class Coupling(nn.Module):
-    """Coupling between the muons of an event: the second half is drawn given the first.
-
-    Half of an event's N muons, N / 2 rounded up, are drawn as ever, independently given z. Those of the other half are
-    independent given z and the mean of an embedding of the first half's features. Which muon is in which half is
-    random, a permutation s of them, and nothing that is recorded:
-
-        p(muons | z, c, N) = mean over s of p(first half | z, c, N) p(second half | z, first half, c, N)
-
-    This is exchangeable. The mean can't be computed, but ln of it is at least the mean of ln (Jensen): the loss of one
-    permutation, drawn again in each step, is a bound above -ln p, as that of one z is. It is the closer the less the
-    second factor depends on s. For generated muons their order is as good as a permutation.
-
-    Halves by a fair coin for each muon would do too, but would leave half of the pairs in one half, uncoupled, and the
-    size of a half would have to be drawn.
-    """
-
-    num_inputs = _COUPLING_WIDTH + 1
-    """Additional inputs of a context: what is known of the other half, and 1; zeros for the first half."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.embedding = nn.Sequential(
-            Linear(num_features, _COUPLING_HIDDEN), nn.SiLU(), Linear(_COUPLING_HIDDEN, _COUPLING_WIDTH)
-        )
-
-    def alone(self, inputs_EI: Tensor) -> Tensor:
-        """Inputs of first halves. (E, I) -> (E, I + num_inputs)."""
-        return torch.cat([inputs_EI, inputs_EI.new_zeros(inputs_EI.shape[0], self.num_inputs)], 1)
-
-    def forward(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
-        """Inputs of both halves of each event, and the halves. (E, I), (P, F) -> (H, I + num_inputs).
-
-        An event's particles are in the random order that makes the halves.
-        """
-        parts = halves(segments)
-        pooled_ED = _mean(self.embedding(features_PF), parts)[::2].float()
-        second_EI = torch.cat([inputs_EI, pooled_ED, torch.ones_like(pooled_ED[:, :1])], 1)
-        return torch.stack([self.alone(inputs_EI), second_EI], 1).flatten(0, 1), parts
-
-
-def halves(segments: Segments) -> Segments:
-    """Halves of events as events, two for each: the particles stay in order. No host sync."""
-    second_E = segments.counts_E // 2
-    first_E = segments.counts_E - second_E
-    counts_H = torch.stack([first_E, second_E], 1).flatten()
-    middle_P = (segments.starts_E + first_E)[segments.event_P]
-    event_P = 2 * segments.event_P + (segments.particles_P >= middle_P)
-    starts_H = counts_H.cumsum(0) - counts_H
-    return Segments(event_P, counts_H, starts_H, segments.sizes_E.repeat_interleave(2), segments.particles_P)
-
-
-def _mean(values_PD: Tensor, segments: Segments) -> Tensor:
-    """Mean of each event's particles, 0 for an empty one. (P, D) -> (E, D)."""
-    if not torch.compiler.is_exporting():
-        return pool(values_PD, segments, ("mean",))
-    # In ONNX a pool becomes a loop over events. This sum is not the same each time on a GPU.
-    sums_ED = values_PD.new_zeros(segments.num_events, values_PD.shape[1]).index_add(0, segments.event_P, values_PD)
-    return sums_ED / segments.counts_E.clamp_min(1).unsqueeze(1)
 
 
 class Bound(NamedTuple):
@@ -179,8 +114,7 @@ class MuonDensities(nn.Module):
         self.embedding = _silu_layers(num_features + NUM_KNOWN, width)
         to_posterior = Linear(width, 2 * latent, wide=True)
         self.posterior = nn.Sequential(Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
-        self.coupling = Coupling(num_features) if config.coupling else None
-        inputs = NUM_KNOWN + latent + (self.coupling.num_inputs if self.coupling else 0)
+        inputs = NUM_KNOWN + latent
         self.context = _silu_layers(inputs, width)
         self.energy = mixture_layer(width, _REACH, _LOG_SPREAD)
         self.positions = nn.ModuleList(_Position(number, config) for number in range(1, num_features))
@@ -218,36 +152,21 @@ class MuonDensities(nn.Module):
         return of_first_E + (-0.5 * z_EZ[:, 1:].square() - LOG_SQRT_2_PI).sum(1)
 
     def nll_given(self, z_EZ: Tensor, features_PF: Tensor, known_EK: Tensor, segments: Segments) -> Tensor:
-        """Negative log density -ln p(muons | z, c, N) of each event in nats. (E, Z), (P, F), (E, K) -> (E,).
-
-        With a coupling: at the order of the muons, which must be random.
-        """
-        inputs, parts = torch.cat([known_EK, z_EZ], 1), segments
-        if self.coupling is not None:
-            inputs, parts = self.coupling(inputs, features_PF, segments)
-        context_ED, energy_EX, shift_EF = self._of_event(inputs)
-        both_PX = spread(torch.cat([energy_EX, shift_EF], 1), parts)
+        """Negative log density -ln p(muons | z, c, N) of each event in nats. (E, Z), (P, F), (E, K) -> (E,)."""
+        context_ED, energy_EX, shift_EF = self._of_event(torch.cat([known_EK, z_EZ], 1))
+        both_PX = spread(torch.cat([energy_EX, shift_EF], 1), segments)
         energy_PX, shift_PF = both_PX.split([energy_EX.shape[1], shift_EF.shape[1]], 1)
         shifted_PF = features_PF - shift_PF
         log_p_P = log_density(energy_PX, shifted_PF[:, :1])
         for number, position in enumerate(self.positions, 1):
-            mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], parts)
+            mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], segments)
             log_p_P = log_p_P + log_density(mixture_PX, shifted_PF[:, number : number + 1] - line_P1)
         return segment_sum(-log_p_P, segments)
 
     def draw(self, known_EK: Tensor, segments: Segments, draws: Draws) -> Tensor:
         """Standardised features of muons of events with these counts. (E, K) -> (P, F)."""
         first_E1 = draw(self.prior(known_EK), draws.z_uniform_E1, draws.z_normal_EZ[:, :1])
-        inputs = torch.cat([known_EK, first_E1, draws.z_normal_EZ[:, 1:]], 1)
-        if self.coupling is None:
-            return self._drawn(inputs, segments, draws)
-        # All muons as those of first halves, then again: twice the work, but no shape depends on the counts.
-        first_PF = self._drawn(self.coupling.alone(inputs), segments, draws)
-        inputs, parts = self.coupling(inputs, first_PF, segments)
-        return self._drawn(inputs, parts, draws)
-
-    def _drawn(self, inputs_EI: Tensor, segments: Segments, draws: Draws) -> Tensor:
-        """Standardised features of muons, given the inputs of their event. (E, I) -> (P, F)."""
+        inputs_EI = torch.cat([known_EK, first_E1, draws.z_normal_EZ[:, 1:]], 1)
         context_ED, energy_EX, shift_EF = self._of_event(inputs_EI)
         energy_PX, shift_PF = (one.index_select(0, segments.event_P) for one in (energy_EX, shift_EF))
         features_PF = draw(energy_PX, draws.uniform_PF[:, :1], draws.normal_PF[:, :1]) + shift_PF[:, :1]

@@ -12,7 +12,6 @@ from torch.optim import Adam
 
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import Noise, StepContext
-from workloads.base.graphs import make_graphs
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.segments import Segments
@@ -76,10 +75,6 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             particle_bytes=4 * config.network.hidden * (10 + 6 * generated),
             parallel=not config.compile,  # compiled code runs its own threads
         )
-        obstacle = "" if context.device.type == "cuda" else "on a CPU"
-        obstacle = obstacle or ("with compile = true" if config.compile else "")
-        self.graphs = make_graphs(config.cuda_graphs, self.SECTION, obstacle)
-        networks.pads = self.graphs is not None
         self.generator_updates = 0
         self.critic_updates = 0
         self._gp_norm = self.zero
@@ -120,7 +115,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         penalise = self.config.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            return self.compute(self._critic_gradients, part, draw, num_present, penalise, is_last)
+            return self._critic_gradients(part, draw, num_present, penalise, is_last)
 
         num_sums = 4 + 2 * (1 + 2 * self.networks.standardise.num_features) if is_last else 2
         updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
@@ -156,7 +151,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         if not described:
             return PartGradients(gradients, torch.stack(sums) / num_present)
         means = torch.cat([torch.stack(sums), gap_and_near_2]) / num_present
-        moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
+        moments_2M = moments(both_PF.unflatten(0, (2, -1)))
         return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
 
     def _update_generator(
@@ -165,7 +160,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """One update; the parts that fitted in memory."""
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            return self.compute(self._generator_gradients, part, draw, num_present, muons_weight)
+            return self._generator_gradients(part, draw, num_present, muons_weight)
 
         over_parts = self._over_parts(gradients_of, for_generator=True)
         updated, parts = self.update("generator", over_parts, parts, metrics, num_sums=2)

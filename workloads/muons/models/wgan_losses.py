@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.base.kernels.layers_torch import wide
+from workloads.base.kernels.layers import wide
 from workloads.base.segments import Segments, pool, segment_sum, spread
 
 SCORE_LIMIT = 100.0
@@ -241,15 +241,11 @@ def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Ten
     return torch.cat([means_E, largest_E1, log_sum_E1 + largest_E1], 1)
 
 
-def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
-    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F).
-
-    ``counted_P1``, (P, 1): 1 for muons that count, else 0.
-    """
+def moments(features_KPF: Tensor) -> Tensor:
+    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F)."""
     features_KPF = features_KPF.detach().float()
-    counted_KPF = features_KPF * counted_P1
-    num_K1 = counted_P1.sum().expand(len(features_KPF), 1)
-    return torch.cat([num_K1, counted_KPF.sum(1), (counted_KPF * features_KPF).sum(1)], 1)
+    num_K1 = features_KPF.new_full((len(features_KPF), 1), features_KPF.shape[1])
+    return torch.cat([num_K1, features_KPF.sum(1), features_KPF.square().sum(1)], 1)
 
 
 def least_spread(moments_2M: Tensor) -> Tensor:

@@ -26,11 +26,10 @@ from torch import Tensor, nn
 
 from workloads.base.batch import Microbatch, runs_of_events
 from workloads.base.bf16 import Linear, joined, rounded_product
-from workloads.base.buckets import padded
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool
-from workloads.base.kernels.layers import ACTIVATE, PULL
+from workloads.base.kernels.layers import activate, pull
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
 from workloads.base.segments import Segments, pool, pool_with_argmax, sort_within_events, spread, unpool
@@ -81,27 +80,20 @@ class Dense(nn.Module):
         """Output of the layer. (R, A) -> (R, D)."""
         linear = self.linear
         if linear.is_rounded:
-            return self._activated(rounded_product(input_RA, linear.pair, linear.rounded_D), linear.bias)[0]
+            linear_RD = rounded_product(input_RA, linear.pair, linear.rounded_D)
+            return activate(linear_RD, linear.bias, self.norm, LEAK)[0]
         weight_DA = linear.weight
         if library := native.library_for(input_RA, weight_DA):
             return native.dense(library, input_RA, weight_DA, linear.bias, self.norm, LEAK)[0]
         if torch.compiler.is_exporting():
             return self.activate(linear(input_RA))
-        return self._activated(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias)[0]
+        return activate(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias, self.norm, LEAK)[0]
 
     def activate(self, linear_RD: Tensor) -> Tensor:
         """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
         if torch.compiler.is_exporting():  # an exported program must run without these operators
             return F.leaky_relu(linear_RD if self.norm is None else self.norm(linear_RD), LEAK)
-        return self._activated(linear_RD, None)[0]
-
-    def _activated(self, linear_RD: Tensor, bias_D: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Output and statistics of the rows. ``bias_D``, which is in them already, gets its gradient here: one operator
-        sums the columns for all parameters."""
-        norm = self.norm
-        of_norm = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        activated: tuple[Tensor, Tensor, Tensor] = ACTIVATE(linear_RD, bias_D, *of_norm, LEAK)
-        return activated
+        return activate(linear_RD, None, self.norm, LEAK)[0]
 
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
         """Output and pullback of a gradient through a layer with normalisation; both are differentiable.
@@ -116,11 +108,10 @@ class Dense(nn.Module):
             return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
         # The pullback depends on the rows as well: the bias has its gradient from both.
         linear_RD = self.linear(input_RA)
-        output_RD, *statistics = self._activated(linear_RD, None)
-        rows = (linear_RD, *statistics, scale_D)
+        output_RD, normal = activate(linear_RD, None, self.norm, LEAK)
 
         def pullback(gradient_RD: Tensor) -> Tensor:
-            row_RD: Tensor = PULL(gradient_RD.to(linear_RD.dtype), output_RD.detach(), *rows, LEAK)
+            row_RD = pull(gradient_RD.to(linear_RD.dtype), output_RD.detach(), normal, LEAK)
             if not self.linear.is_rounded:
                 return row_RD @ weight_DA
             weight, rounded = self.linear.pair
@@ -289,16 +280,12 @@ class WganEvents:
 
     conditions_EC: Tensor
     segments: Segments
-    counted_E: Tensor
-    """Flag, (E,) float32: 1 for an event of the batch, 0 for one that only fills a bucket."""
     present_E: Tensor
-    """Flag, (E,) float32: 1 for an event of the batch with muons, else 0."""
+    """Flag, (E,) float32: 1 for an event with muons, else 0."""
     signs_2E: Tensor
     """Signs of the scores in the critic's loss: see score_loss."""
     muons_weight_E: Tensor
     """Weight among the energy scores of muons: see event_weight."""
-    counted_P1: Tensor
-    """Flag, (P, 1) float32: 1 for a muon of an event that is present."""
     real_PF: Tensor
     """Standardised muons, sorted by energy in each event: the penalty pairs them by rank."""
     twice: tuple[Tensor, Segments]
@@ -310,7 +297,7 @@ class WganEvents:
 
     @property
     def num_particles(self) -> int:
-        """Muons of all events of the batch."""
+        """Muons of all events."""
         return self.source.num_particles
 
     def halves(self) -> tuple[WganEvents, ...]:
@@ -340,8 +327,6 @@ class WganNetworks:
     def __init__(self, config: WganConfig, context: StepContext) -> None:
         self.config = config
         self.device = device = context.device
-        self.pads = False
-        """True: each part is padded to one of few sizes. Its further events count nowhere."""
         # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
         self._most_rows = config.chunk_particles or (CPU_CHUNK if device.type == "cpu" else sys.maxsize)
         with context.initial_weights():
@@ -372,23 +357,17 @@ class WganNetworks:
 
     def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
-        whole = padded(source) if self.pads else source
-        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles)
-        muons = whole.particle_columns["muons"]
+        segments = Segments.from_offsets(source.offsets_E1, source.num_particles)
+        muons = source.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
-        conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
-        counted_E = torch.ones(whole.num_events, device=self.device)
-        if whole is not source:
-            counted_E[source.num_events :].zero_()
-        present_E = counted_E * (segments.counts_E > 0)
+        conditions_EC = self.standardise.conditions(source.event_columns["primary"])
+        present_E = (segments.counts_E > 0).float()
         return WganEvents(
             conditions_EC=conditions_EC,
             segments=segments,
-            counted_E=counted_E,
             present_E=present_E,
             signs_2E=torch.cat([-present_E, present_E]),
             muons_weight_E=event_weight(segments, present_E),
-            counted_P1=spread(present_E.unsqueeze(1), segments),
             real_PF=real_PF[sort_within_events(real_PF[:, 0], segments)],
             twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
             source=source,
@@ -442,7 +421,7 @@ class WganNetworks:
 
     def count_loss(self, part: WganEvents, count_head: MixtureCountHead | None = None) -> Tensor:
         """Loss of the count head, by default the trained weights, summed over events."""
-        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E, part.counted_E)
+        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E)
 
 
 @dataclass(frozen=True)

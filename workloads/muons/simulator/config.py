@@ -1,4 +1,4 @@
-"""Constants of the simulator, with units and sources, and its presets."""
+"""Presets of the simulators, and constants of the toy, with units and sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from common.errors import BadInputError
 
 Spectrum = Literal["powerlaw", "h3a"]
-Fluctuation = Literal["nb", "lognormal"]
 DepthKind = Literal["vertical", "slant"]
 
 GROUP_MASS = (1.0, 4.0, 14.0, 27.0, 56.0)
@@ -22,12 +21,6 @@ GROUP_CHARGE = (1.0, 2.0, 7.0, 13.0, 26.0)
 MASS_FRACTIONS = (0.2, 0.2, 0.2, 0.2, 0.2)
 """Share of events of each group for the spectrum ``powerlaw``: equal, as in 5-component CORSIKA runs."""
 
-THETA_MAX_DEG = 80.0
-"""Largest zenith angle, degrees: the formulas end there."""
-
-DEPTH_RANGE_M = (1000.0, 2800.0)
-"""Shallowest and deepest row below the ice surface, vertical metres (the converter of the production data)."""
-
 ELBERT_SCALE_GEV, ELBERT_SLOPE, ELBERT_POWER = 14.5, 0.757, 5.25
 """Mean multiplicity mu = A · scale / (E_min cos θ*) · x^-slope · (1 - x)^power, x = A E_min / E_0. Elbert (1979), as in
 Gaisser, "Cosmic Rays and Particle Physics". Valid for E_min >~ 300 GeV, x << 1."""
@@ -36,14 +29,8 @@ NB_SHAPE_PER_NUCLEON = 6.0
 """Shape k of one nucleon's cascade; A nucleons have k·A. Tuned: 41 % shower-to-shower spread for a proton, 5.5 % for
 iron. Negative binomials for deep muons: Forti et al., PRD 42 (1990) 3668."""
 
-LOGNORMAL_SIGMA = 0.5
-"""Spread of ln(mean) of a proton for ``lognormal``; a nucleus has sigma / sqrt(A). Chosen."""
-
 LOSS_A_GEV_PER_MWE, LOSS_B_PER_MWE = 0.259, 0.363e-3
 """Ionisation loss a and radiative loss b in dE/dX = -(a + bE). Ice, Chirkin & Rhode, hep-ph/0407075."""
-
-FIRN_M, FIRN_DENSITY, ICE_DENSITY = 200.0, 0.832, 0.917
-"""Thickness of the light upper layer, its density relative to water, and that of the ice below (MuonGun)."""
 
 PT_MEAN_GEV = 0.45
 """Mean transverse momentum, GeV; dN/dpT ~ pT exp(-2 pT/<pT>). Chosen; 0.9 gives MUPAGE's width (hep-ph/0507228)."""
@@ -74,15 +61,26 @@ class SimulatorConfig:
     energy_max_gev: float = 1e8
     """Highest primary energy, GeV per nucleus."""
 
+    zenith_max_deg: float = 80.0
+    """Largest zenith angle: the toy's formulas end at 80°."""
+
+    depth_range_m: tuple[float, float] = (1000.0, 2800.0)
+    """Shallowest and deepest row below the ice surface, vertical metres (the converter of the production data)."""
+
+    interactions: str = ""
+    """Model of hadronic interactions for real showers; empty: the toy."""
+
+    library: int = 1
+    """Seed of the library of these interactions."""
+
+    field: bool = False
+    """True for real showers in the Earth's magnetic field."""
+
     depth_kind: DepthKind = "vertical"
     """Meaning of the column ``depth_m``: metres below the surface, or metres of ice along the track."""
 
     depth_steps: int = 100
-    """Number of equally spaced depths from which an event's is drawn (the converter of the production data)."""
-
-    fluctuation: Fluctuation = "nb"
-    """Spread of N around its mean: negative binomial, or lognormal-Poisson, a test of multiplicity models that wrongly
-    assume a negative binomial."""
+    """Number of equally spaced depths from which a row's is drawn (the converter of the production data)."""
 
     energy_cut_gev: float = 1.0
     """Energy at depth below which a muon is not recorded, GeV."""
@@ -94,6 +92,15 @@ class SimulatorConfig:
 
 
 PRESETS: Mapping[str, SimulatorConfig] = {
+    # Real showers: IceCube's depths, within reach of the library of interactions.
+    "sibyll": SimulatorConfig(
+        gamma=1.5,
+        energy_min_gev=3e4,
+        energy_max_gev=1e8,
+        zenith_max_deg=70.0,
+        depth_range_m=(1450.0, 2450.0),
+        interactions="sibyll23d",
+    ),
     # Similar to a 5-component CORSIKA run: most rows empty, a few thousand muons at most.
     "corsika": SimulatorConfig(energy_min_gev=1e4, energy_max_gev=1e10),
     # For benchmarks and demos: some muons in most rows, a moderate tail.

@@ -20,18 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.muons.columns import slant_depth_m, vertical_depth_m
+from workloads.muons.showers.bundles import bundles_of_showers, vertical_depth_mwe
+from workloads.muons.showers.interactions import LibraryName, library_of
 from workloads.muons.simulator.config import (
-    DEPTH_RANGE_M,
     ELBERT_POWER,
     ELBERT_SCALE_GEV,
     ELBERT_SLOPE,
-    FIRN_DENSITY,
-    FIRN_M,
     GROUP_CHARGE,
     GROUP_MASS,
-    ICE_DENSITY,
     INTERACTION_LENGTH_GCM2,
-    LOGNORMAL_SIGMA,
     LOSS_A_GEV_PER_MWE,
     LOSS_B_PER_MWE,
     MASS_FRACTIONS,
@@ -40,7 +37,6 @@ from workloads.muons.simulator.config import (
     PT_MEAN_GEV,
     SCALE_HEIGHT_M,
     SURFACE_DEPTH_GCM2,
-    THETA_MAX_DEG,
     SimulatorConfig,
 )
 
@@ -50,12 +46,6 @@ Int64 = npt.NDArray[np.int64]
 
 # Chirkin, hep-ph/0407078: fit of the cosine of the zenith angle at the production of the muons.
 _LOCAL_ANGLE = (0.102573, -0.068287, 0.958633, 0.0407253, 0.817285)
-
-
-def vertical_depth_mwe(depth_m: Float64) -> Float64:
-    """Overburden of ``depth_m`` in metres of water equivalent: a light layer, then ice (MuonGun densities)."""
-    firn_m = np.minimum(depth_m, FIRN_M)
-    return firn_m * FIRN_DENSITY + (depth_m - firn_m) * ICE_DENSITY
 
 
 def cos_local_zenith(cos_zenith: Float64) -> Float64:
@@ -134,9 +124,9 @@ def sample_primaries(num_events: int, config: SimulatorConfig, rng: np.random.Ge
         group_E = _choose(MASS_FRACTIONS, num_events, rng)
         energy_gev_E = _sample_powerlaw(num_events, config, rng)
     # Flux through a horizontal surface ~ sin·cos dθ, so cos² is uniform.
-    cos2_min = np.cos(np.deg2rad(THETA_MAX_DEG)) ** 2
+    cos2_min = np.cos(np.deg2rad(config.zenith_max_deg)) ** 2
     cos_zenith_E = np.sqrt(cos2_min + (1.0 - cos2_min) * rng.random(num_events))
-    depth_m_E = np.linspace(*DEPTH_RANGE_M, config.depth_steps)[rng.integers(0, config.depth_steps, num_events)]
+    depth_m_E = depth_grid_m(config)[rng.integers(0, config.depth_steps, num_events)]
     return SimulatedPrimaries(energy_gev_E, np.asarray(GROUP_MASS)[group_E], cos_zenith_E, depth_m_E)
 
 
@@ -221,19 +211,10 @@ def mean_multiplicity(threshold_gev: Float64, energy_gev: Float64, mass: Float64
     return mass * ELBERT_SCALE_GEV / (threshold_gev * cos_local) * x**-ELBERT_SLOPE * (1.0 - x) ** ELBERT_POWER
 
 
-def draw_counts(
-    mean_E: Float64, shape_E: Float64, mass_E: Float64, config: SimulatorConfig, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
-    """Number of muons of each event. (E,).
-
-    ``nb``: each nucleon's cascade is negative binomial, so their sum is too: Poisson of a Gamma.
-    """
-    if config.fluctuation == "nb":
-        mean_E = rng.standard_gamma(shape_E) * (mean_E / shape_E)
-    else:
-        sigma_E = LOGNORMAL_SIGMA / np.sqrt(mass_E)
-        mean_E = mean_E * np.exp(sigma_E * rng.standard_normal(len(mean_E)) - 0.5 * sigma_E**2)
-    return rng.poisson(mean_E).astype(np.int64, copy=False)
+def draw_counts(mean_E: Float64, shape_E: Float64, rng: np.random.Generator) -> Int64:
+    """Number of muons of each event, from a negative binomial: Poisson of a Gamma. (E,)."""
+    rate_E = rng.standard_gamma(shape_E) * (mean_E / shape_E)
+    return rng.poisson(rate_E).astype(np.int64, copy=False)
 
 
 class SurfaceSpectrum:
@@ -369,8 +350,10 @@ class SimulatedBundles:
 
 def simulate(primaries: SimulatedPrimaries, config: SimulatorConfig, rng: np.random.Generator) -> SimulatedBundles:
     """Bundles, one for each primary, independent of each other, at the primary's depth."""
+    if config.interactions:
+        return simulate_showers(primaries, primaries.depth_m_E[:, None], config, rng)
     truth = expect(primaries, config)
-    counts_E = draw_counts(truth.mean_E, truth.shape_E, primaries.mass_E, config, rng)
+    counts_E = draw_counts(truth.mean_E, truth.shape_E, rng)
     surface = SurfaceEnergies(primaries, truth)
     loss = EnergyLoss(truth, config)
     lines = Lines(truth, rng)
@@ -439,30 +422,48 @@ def draw_direction(num: int, rng: np.random.Generator) -> tuple[Float32, Float32
     return np.cos(angle_rad_P), np.sin(angle_rad_P, out=angle_rad_P)
 
 
-def shower_depths_m(num_depths: int) -> Float64:
-    """Equally spaced depths of a shower's rows, vertical metres, shallowest first. (D,)."""
-    return np.linspace(*DEPTH_RANGE_M, num_depths)
+def depth_grid_m(config: SimulatorConfig) -> Float64:
+    """Return the depths that rows may have, vertical metres, ascending."""
+    return np.linspace(*config.depth_range_m, config.depth_steps)
+
+
+def sample_depths(num_showers: int, num_depths: int, config: SimulatorConfig, rng: np.random.Generator) -> Float64:
+    """Return different depths of the grid for each shower, ascending. (S, D)."""
+    chosen_SD = np.sort(rng.random((num_showers, config.depth_steps)).argsort(1)[:, :num_depths], 1)
+    return depth_grid_m(config)[chosen_SD]
 
 
 def simulate_showers(
-    showers: SimulatedPrimaries, depths_m: Float64, config: SimulatorConfig, rng: np.random.Generator
+    showers: SimulatedPrimaries, depth_m_SD: Float64, config: SimulatorConfig, rng: np.random.Generator
 ) -> SimulatedBundles:
-    """Rows of each shower at each depth; ``showers.depth_m_S`` is not used.
+    """Rows of each shower at each of its depths, ascending, infinite for no further depth.
 
-    The shower is drawn once, at the shallowest depth; each deeper row holds its muons that are still above the cut.
-    Energies follow Elbert's survival, so the mean at every depth is right, and N never rises with depth.
-    A muon keeps its line.
+    ``showers.depth_m_S`` is not used. A real shower's muons go on from depth to depth. A toy's is drawn once, at the
+    shallowest depth; each deeper row holds its muons that are still above the cut, on their lines. Energies follow
+    Elbert's survival, so the mean at every depth is right, and N never rises with depth.
     """
-    num_showers, num_depths = len(showers), len(depths_m)
-    top = replace(showers, depth_m_E=np.full(num_showers, depths_m[0]))
-    truth_S = expect(top, config)
-    counts_S = draw_counts(truth_S.mean_E, truth_S.shape_E, top.mass_E, config, rng)
+    reached_SD = np.isfinite(depth_m_SD)
+    shower_E = np.nonzero(reached_SD)[0]
     rows = SimulatedPrimaries(
-        energy_gev_E=np.repeat(showers.energy_gev_E, num_depths),
-        mass_E=np.repeat(showers.mass_E, num_depths),
-        cos_zenith_E=np.repeat(showers.cos_zenith_E, num_depths),
-        depth_m_E=np.tile(depths_m, num_showers),
+        showers.energy_gev_E[shower_E],
+        showers.mass_E[shower_E],
+        showers.cos_zenith_E[shower_E],
+        depth_m_SD[reached_SD],
     )
+    if config.interactions:
+        counts_SD, muons_P3 = bundles_of_showers(
+            showers.energy_gev_E,
+            showers.mass_E.astype(np.int64),
+            showers.cos_zenith_E,
+            depth_m_SD,
+            library_of(LibraryName(config.interactions, config.library)),
+            rng,
+            field=config.field,
+        )
+        return SimulatedBundles(rows.columns(config), counts_SD[reached_SD], muons_P3)
+    top = replace(showers, depth_m_E=depth_m_SD[:, 0])
+    truth_S = expect(top, config)
+    counts_S = draw_counts(truth_S.mean_E, truth_S.shape_E, rng)
     truth_E = expect(rows, config)
     loss = EnergyLoss(truth_E, config)
 
@@ -476,7 +477,10 @@ def simulate_showers(
         slope_M[here], height_m_M[here] = lines.of(chunk, surface_gev_M[here], rng)
     cos_M, sin_M = draw_direction(num_muons, rng)
 
-    counts_E, muon_P = _survivors(surface_gev_M, counts_S, loss.threshold_gev_E.reshape(num_showers, num_depths))
+    threshold_gev_SD = np.full(depth_m_SD.shape, np.inf, np.float32)
+    threshold_gev_SD[reached_SD] = loss.threshold_gev_E
+    counts_SD, muon_P = _survivors(surface_gev_M, counts_S, threshold_gev_SD)
+    counts_E = counts_SD[reached_SD]
     slant_m_E = truth_E.slant_m_E.astype(np.float32)
     muons_P3 = np.empty((len(muon_P), 3), np.float32)
     for chunk in chunks(counts_E):
@@ -490,7 +494,7 @@ def simulate_showers(
 
 
 def _survivors(surface_gev_M: Float32, counts_S: Int64, threshold_gev_SD: Float32) -> tuple[Int64, Int64]:
-    """Number of muons of each row, and the index of each muon within its shower. (S·D,), (P,)."""
+    """Number of muons of each row, and the index of each muon among those of the showers. (S, D), (P,)."""
     num_showers, num_depths = threshold_gev_SD.shape
     shower_M = np.repeat(np.arange(num_showers), counts_S)
     counts_SD = np.empty((num_showers, num_depths), np.int64)
@@ -509,4 +513,4 @@ def _survivors(surface_gev_M: Float32, counts_S: Int64, threshold_gev_SD: Float3
         # Position in the row = rank among the shower's survivors at this depth.
         shift_S = first_of_row_SD[:, depth] - (np.cumsum(count_S) - count_S)
         muon_P[np.arange(len(alive)) + np.repeat(shift_S, count_S)] = alive
-    return counts_E, muon_P
+    return counts_SD, muon_P

@@ -13,9 +13,12 @@ and in any order. Same versions of numpy and pyarrow on the same kind of CPU: sa
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, get_args
@@ -24,9 +27,11 @@ import click
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from common.errors import BadInputError
 from common.options import OutputPath
+from common.slow_progress import note
 from workloads.base.dataset import (
     Written,
     check_request,
@@ -37,9 +42,10 @@ from workloads.base.dataset import (
     write_tables,
 )
 from workloads.base.random_streams import file_stream
+from workloads.muons.showers.interactions import MODELS, LibraryName
 from workloads.muons.simulator.config import PRESETS, DepthKind, SimulatorConfig
 from workloads.muons.simulator.config import preset as preset_named
-from workloads.muons.simulator.muons import SimulatedBundles, sample_primaries, shower_depths_m, simulate_showers
+from workloads.muons.simulator.muons import SimulatedBundles, sample_depths, sample_primaries, simulate_showers
 from workloads.muons.simulator.muons import simulate as simulate_bundles
 
 SCHEMA = pa.schema(
@@ -59,7 +65,8 @@ COMPRESSION = "snappy"
 time. A dictionary would take four times as long and make the file larger, so there is none."""
 
 NUMBERS_PER_RANGE = 1000
-MAX_DEPTHS = 1000
+PROVENANCE = b"icestream.simulation"
+"""Key of a file's footer under which stands, as JSON, all that its rows depend on."""
 SAMPLE_PRESET = "bench"
 _OWN_RANGE = re.compile(r"\d{7,}-\d{7,}")
 _OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet(\.part)?")
@@ -82,8 +89,10 @@ class DatasetPlan:
         check_request(self.num_events, self.num_files, self.seed)
         if not 0 <= self.files_per_range <= NUMBERS_PER_RANGE:
             raise BadInputError(f"files_per_range = {self.files_per_range}: must be 0 to {NUMBERS_PER_RANGE}")
-        if not 0 <= self.depths_per_shower <= MAX_DEPTHS:
-            raise BadInputError(f"rows per shower = {self.depths_per_shower}: must be 0 to {MAX_DEPTHS}")
+        if not 0 <= self.depths_per_shower <= SimulatorConfig.depth_steps:
+            raise BadInputError(
+                f"rows per shower = {self.depths_per_shower}: must be 0 to {SimulatorConfig.depth_steps}"
+            )
         if self.num_events % self.rows_per_unit:
             fitting = ceil(self.num_events / self.rows_per_unit) * self.rows_per_unit
             raise BadInputError(
@@ -120,11 +129,45 @@ def write_sample(folder: Path, events: int, seed: int) -> None:
 def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, overwrite: bool = False) -> Written:
     """Write all files.
 
-    Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
-    writer, which are removed first.
+    Files of real showers that the same command wrote before it was stopped are kept. Raises BadInputError if ``out``
+    holds files already; with ``overwrite``, if it holds any but those of this writer, which are removed first.
     """
-    prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
-    return write_files(plan.num_files, lambda index: write_file(out / plan.relative_path(index), config, plan, index))
+    library = LibraryName(config.interactions, config.library) if config.interactions else None
+    processes = len(os.sched_getaffinity(0)) if library and library.provenance else 1
+    files = {out / plan.relative_path(index): index for index in range(plan.num_files)}
+    kept = set[Path]()
+    if library and not overwrite and _is_begun(files, config, plan):
+        kept = {path for path in files if path.exists()}
+        note(f"{out}: {len(kept)} of {len(files)} files are there and stay")
+    else:
+        prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
+    if library:
+        library.folder()  # made once, and not by each process
+    missing = [(path, index) for path, index in files.items() if path not in kept]
+    return write_files(partial(_write, config, plan), missing, processes)
+
+
+def _is_begun(files: Mapping[Path, int], config: SimulatorConfig, plan: DatasetPlan) -> bool:
+    """Return True if the files that are there are of the same data set; False if there is none, or another one."""
+    there = [path for path in files if path.exists()]
+    return bool(there) and all(read_provenance(path) == _provenance(config, plan, files[path]) for path in there)
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """Return how a file was simulated; empty if its footer doesn't say so."""
+    found: dict[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(PROVENANCE, b"{}"))
+    return found
+
+
+def _provenance(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> dict[str, Any]:
+    """Return all that a file's rows depend on but for the versions of numpy and pyarrow."""
+    library = LibraryName(config.interactions, config.library).provenance if config.interactions else {}
+    found: dict[str, Any] = json.loads(json.dumps(asdict(config) | asdict(plan) | {"file": file_index} | library))
+    return found
+
+
+def _write(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]) -> Written:
+    return write_file(job[0], config, plan, job[1])
 
 
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
@@ -135,7 +178,10 @@ def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_inde
         (table, table.num_rows, sum(len(chunk.flatten()) for chunk in table["muons"].chunks)) for table in tables
     )
     options = {"compression": COMPRESSION, "use_dictionary": False, "write_page_checksum": True}
-    return write_tables(path, SCHEMA, counted, ROW_GROUP_ROWS, **options)
+    schema = SCHEMA
+    if config.interactions:
+        schema = SCHEMA.with_metadata({PROVENANCE: json.dumps(_provenance(config, plan, file_index))})
+    return write_tables(path, schema, counted, ROW_GROUP_ROWS, **options)
 
 
 def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[np.uint64]) -> pa.Table:
@@ -159,12 +205,12 @@ def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iter
     rng = file_stream(plan.seed, file_index)
     num_units = plan.num_rows(file_index) // plan.rows_per_unit
     units_per_table = max(ROW_GROUP_ROWS // plan.rows_per_unit, 1)
-    depths_m = shower_depths_m(plan.depths_per_shower)
     for first in range(0, num_units, units_per_table):
         primaries = sample_primaries(min(units_per_table, num_units - first), config, rng)
         minor_id = np.arange(first, first + len(primaries), dtype=np.uint64)
         if plan.depths_per_shower:
-            bundles = simulate_showers(primaries, depths_m, config, rng)
+            depth_m_SD = sample_depths(len(primaries), plan.depths_per_shower, config, rng)
+            bundles = simulate_showers(primaries, depth_m_SD, config, rng)
             minor_id = np.repeat(minor_id, plan.depths_per_shower)
         else:
             bundles = simulate_bundles(primaries, config, rng)
@@ -195,6 +241,10 @@ def simulate_dataset(
     seed: int,
     preset: str = SAMPLE_PRESET,
     showers: int = 0,
+    energy: tuple[float, float] | None = None,
+    interactions: str | None = None,
+    library: int = 1,
+    field: bool = False,
     depth_kind: DepthKind = "vertical",
     files_per_range: int = 0,
     force: bool = False,
@@ -202,8 +252,21 @@ def simulate_dataset(
     """Write muon bundles to the folder ``out``. Raises BadInputError.
 
     ``showers``: rows of a shower, each at another depth; 0: every row is its own event.
+    ``energy``: lowest and highest of the primaries, GeV. ``interactions``, ``library``, ``field``: of real showers.
     """
     config = replace(preset_named(preset), depth_kind=depth_kind)
+    if energy is not None:
+        if not 0 < energy[0] < energy[1]:
+            raise BadInputError(
+                f"energy = {energy[0]:g} {energy[1]:g}: the lowest must be above 0, the highest above it"
+            )
+        config = replace(config, energy_min_gev=energy[0], energy_max_gev=energy[1])
+    if config.interactions:
+        config = replace(config, interactions=interactions or config.interactions, library=library, field=field)
+    elif interactions or field or library != SimulatorConfig.library:
+        raise BadInputError(
+            f"preset = {preset} is the toy: --interactions, --library and --field are of --preset sibyll"
+        )
     plan = DatasetPlan(events, files, seed, showers, files_per_range)
     return write_dataset(out, config, plan, overwrite=force)
 
@@ -215,8 +278,8 @@ def simulate_dataset(
     type=click.Choice(list(PRESETS)),
     default="bench",
     show_default=True,
-    help="Spectrum: corsika (most rows empty), bench (0 to 1,000 muons), heavy (tail to 10,000 muons), "
-    "flat (every decade of energy), h3a (natural flux above 10 TeV).",
+    help="sibyll: real showers (needs the package chromo). Of the toy: corsika (most rows empty), bench (0 to 1,000 "
+    "muons), heavy (tail to 10,000 muons), flat (every decade of energy), h3a (natural flux above 10 TeV).",
 )
 @click.option("--events", default=200_000, show_default=True, help="Rows in total.")
 @click.option("--files", default=8, show_default=True, help="Files in total.")
@@ -229,6 +292,22 @@ def simulate_dataset(
     "(production has up to 100). 0: every row is its own event.",
     show_default=True,
 )
+@click.option(
+    "--energy", nargs=2, type=float, metavar="MIN MAX", help="Energies of the primaries, GeV; else the preset's."
+)
+@click.option(
+    "--interactions",
+    type=click.Choice(list(MODELS)),
+    help="Model of hadronic interactions of real showers.  [sibyll23d]",
+)
+@click.option(
+    "--library",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Seed of the library of interactions, made once in two minutes: take another one for held-out showers.",
+)
+@click.option("--field", is_flag=True, help="Real showers in the Earth's magnetic field, South Pole.")
 @click.option(
     "--depth-kind",
     type=click.Choice(get_args(DepthKind)),
@@ -246,10 +325,13 @@ def simulate_dataset(
 def simulate(out: Path, **options: Any) -> None:
     """Write muon bundles with known truth to OUT, in the production schema and directory layout.
 
-    A toy for demos and tests, not a simulation of a detector: see docs/explanation/physics.md.
+    Real showers have a model's hadronic interactions, decays, and energy loss in ice; the same command goes on where
+    one was stopped. The toy is for demos and tests. Both: docs/explanation/physics.md.
 
     \b
-    Example:
+    Examples:
       icestream simulate demo-data --preset bench --events 400000 --files 16 --seed 1
+      icestream simulate showers --preset sibyll --events 400000 --files 40 --showers 4 --seed 1
+      icestream simulate held-out --preset sibyll --events 40000 --files 8 --seed 2 --library 2
     """
     simulate_shown(out, "muons", lambda: simulate_dataset(out, **options))

@@ -1,96 +1,86 @@
-"""Registered operators of a dense layer: torch's checks, and their values and derivatives by autograd."""
+"""Activation of a dense layer and its pullback: values and derivatives by autograd.
+
+Shape suffixes: R rows, D columns.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.nn.functional as F
-from layer_cases import DTYPES, EPSILON, LEAK, LayerCase
-from torch import Tensor
+from torch import Tensor, nn
 
-from workloads.base.kernels.layers import ACTIVATE, PULL, PULL_BACKWARD, PULL_WITH_SUMS
+from workloads.base.kernels.layers import activate, pull
 
-CPU = torch.device("cpu")
-
-
-def plain(linear_RD: Tensor, bias_D: Tensor, scale_D: Tensor | None, shift_D: Tensor | None) -> Tensor:
-    """The activation, with the bias that is in the rows already."""
-    rows_RD = linear_RD.double() - bias_D.detach().double() + bias_D.double()
-    if scale_D is not None:
-        assert shift_D is not None
-        rows_RD = F.layer_norm(rows_RD, scale_D.shape, scale_D.double(), shift_D.double(), EPSILON)
-    return F.leaky_relu(rows_RD, LEAK)
+LEAK, EPSILON = 0.2, 1e-5
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def trained(case: LayerCase, *, norm: bool) -> list[Tensor]:
-    return [one.detach().clone().requires_grad_(True) for one in case.activated(norm=norm) if one is not None]
+@dataclass
+class LayerCase:
+    """Rows of a layer before its activation, its bias and normalisation, and two gradients."""
 
+    linear_RD: Tensor
+    bias_D: Tensor
+    norm: nn.LayerNorm | None
+    gradient_RD: Tensor
+    s_RD: Tensor
 
-def calls(dtype: torch.dtype, *, norm: bool) -> dict[str, tuple[Any, tuple[Any, ...], int]]:
-    """Each operator, its arguments, and how many of them are differentiable."""
-    case = LayerCase.of(5, 3, dtype, CPU)
-    output_RD, *statistics = ACTIVATE(*case.activated(norm=norm), EPSILON, LEAK)
-    layer = (output_RD, *((case.linear_RD, *statistics, case.scale_D) if norm else (None,) * 4))
-    return {
-        "activate": (ACTIVATE, (*case.activated(norm=norm), EPSILON, LEAK)),
-        "pull": (PULL, (case.gradient_RD, *layer, LEAK)),
-        "pull_with_sums": (PULL_WITH_SUMS, (case.gradient_RD, *layer, LEAK)),
-        "pull_backward": (
-            PULL_BACKWARD,
-            (case.s_RD, case.gradient_RD, *layer, PULL(case.gradient_RD, *layer, LEAK), LEAK),
-        ),
-    }
+    @classmethod
+    def of(cls, rows: int, columns: int, dtype: torch.dtype, *, norm: bool) -> LayerCase:
+        """Case of random numbers; parameters of bfloat16 rows are in float32."""
+        random = torch.Generator().manual_seed(4)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        linear_RD, gradient_RD, s_RD = torch.randn(3, rows, columns, generator=random, dtype=torch.float64).to(dtype)
+        bias_D, scale_D, shift_D = torch.randn(3, columns, generator=random, dtype=torch.float64).to(wide)
+        layer_norm = nn.LayerNorm(columns, EPSILON, dtype=wide)
+        layer_norm.weight.data, layer_norm.bias.data = scale_D, shift_D
+        linear_RD = (linear_RD + 0.5).requires_grad_()
+        return cls(linear_RD, bias_D.requires_grad_(), layer_norm if norm else None, gradient_RD, s_RD)
 
+    @property
+    def trained(self) -> list[Tensor]:
+        """Rows and parameters."""
+        return [self.linear_RD, self.bias_D, *(self.norm.parameters() if self.norm else ())]
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # torch's tracing warns of itself
-@pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["activate", "pull", "pull_with_sums", "pull_backward"])
-def test_torch_finds_no_fault_in_an_operator(name: str, dtype: torch.dtype, norm: bool) -> None:
-    operator, arguments = calls(dtype, norm=norm)[name]
-    torch.library.opcheck(operator, arguments)
-    if name in ("activate", "pull"):
-        is_trained = {"activate": (0, 1, 2, 3), "pull": (0, 2, 5)}[name]
-        arguments = tuple(
-            one.detach().clone().requires_grad_(number in is_trained) if isinstance(one, Tensor) else one
-            for number, one in enumerate(arguments)
-        )
-        torch.library.opcheck(operator, arguments)
+    def plain(self) -> Tensor:
+        """The activation in double precision, with the bias that is in the rows already."""
+        rows_RD = self.linear_RD.double() - self.bias_D.detach().double() + self.bias_D.double()
+        if self.norm is not None:
+            scale_D, shift_D = (one.double() for one in self.norm.parameters())
+            rows_RD = F.layer_norm(rows_RD, scale_D.shape, scale_D, shift_D, EPSILON)
+        return F.leaky_relu(rows_RD, LEAK)
 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_values_and_gradients_are_those_of_torchs_layers(dtype: torch.dtype, norm: bool) -> None:
-    case = LayerCase.of(40, 24, dtype, CPU)
-    inputs = trained(case, norm=norm)
-    found_RD = ACTIVATE(*(inputs if norm else [*inputs, None, None]), EPSILON, LEAK)[0]
-    expected_RD = plain(*(inputs if norm else [*inputs, None, None]))
+@pytest.mark.parametrize("rows", [40, 0])
+def test_values_and_gradients_are_those_of_torchs_layers(rows: int, dtype: torch.dtype, norm: bool) -> None:
+    case = LayerCase.of(rows, 24, dtype, norm=norm)
+    found_RD, expected_RD = activate(case.linear_RD, case.bias_D, case.norm, LEAK)[0], case.plain()
 
     assert found_RD.dtype == dtype
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(found_RD.double(), expected_RD, **tolerance)
-    found = torch.autograd.grad(found_RD, inputs, case.gradient_RD)
-    expected = torch.autograd.grad(expected_RD, inputs, case.gradient_RD.double())
-    for one, other, input_ in zip(found, expected, inputs, strict=True):
+    found = torch.autograd.grad(found_RD, case.trained, case.gradient_RD)
+    expected = torch.autograd.grad(expected_RD, case.trained, case.gradient_RD.double())
+    for one, other, input_ in zip(found, expected, case.trained, strict=True):
         assert one.dtype == input_.dtype
         torch.testing.assert_close(one, other, **tolerance)
 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 def test_the_pullback_and_its_gradients_are_those_of_autograds_second_derivative(norm: bool) -> None:
-    case = LayerCase.of(9, 6, torch.float64, CPU)
-    inputs = [*trained(case, norm=norm), *(() if norm else (None, None))]
+    case = LayerCase.of(9, 6, torch.float64, norm=norm)
     gradient_RD = case.gradient_RD.clone().requires_grad_(True)
-    (expected_RD,) = torch.autograd.grad(plain(*inputs), inputs[0], gradient_RD, create_graph=True)
-    output_RD, *statistics = ACTIVATE(*inputs, EPSILON, LEAK)
-    of_norm = (inputs[0], *statistics, inputs[2]) if norm else (None,) * 4
-    found_RD = PULL(gradient_RD, output_RD.detach(), *of_norm, LEAK)
+    (expected_RD,) = torch.autograd.grad(case.plain(), case.linear_RD, gradient_RD, create_graph=True)
+    output_RD, normal = activate(case.linear_RD, case.bias_D, case.norm, LEAK)
+    found_RD = pull(gradient_RD, output_RD.detach(), normal, LEAK)
 
     torch.testing.assert_close(found_RD, expected_RD)
-    weights = [gradient_RD, *((inputs[0], inputs[2]) if norm else ())]
+    weights = [gradient_RD, *((case.linear_RD, case.norm.weight) if case.norm else ())]
     found = torch.autograd.grad(found_RD, weights, case.s_RD)
     for one, other in zip(found, torch.autograd.grad(expected_RD, weights, case.s_RD), strict=True):
         torch.testing.assert_close(one, other)
@@ -98,12 +88,12 @@ def test_the_pullback_and_its_gradients_are_those_of_autograds_second_derivative
 
 @pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 def test_the_activation_and_its_pullback_can_be_differentiated_once_only(norm: bool) -> None:
-    case = LayerCase.of(4, 3, torch.float64, CPU)
-    inputs = trained(case, norm=norm)
-    output_RD, *statistics = ACTIVATE(*(inputs if norm else [*inputs, None, None]), EPSILON, LEAK)
-    of_norm = (case.linear_RD, *statistics, case.scale_D) if norm else (None,) * 4
+    case = LayerCase.of(4, 3, torch.float64, norm=norm)
+    output_RD, normal = activate(case.linear_RD, case.bias_D, case.norm, LEAK)
     gradient_RD = case.gradient_RD.requires_grad_(True)
-    pulled_RD = PULL(gradient_RD, output_RD.detach(), *of_norm, LEAK)
-    for result_RD, value in ((output_RD, inputs[0]), (pulled_RD, gradient_RD)):
-        with pytest.raises(RuntimeError, match="once only"):
-            torch.autograd.grad(result_RD.sum(), value, create_graph=True)
+    pulled_RD = pull(gradient_RD, output_RD.detach(), normal, LEAK)
+    for result_RD, value in ((output_RD, case.linear_RD), (pulled_RD, gradient_RD)):
+        weights_RD = torch.ones_like(result_RD, requires_grad=True)
+        (slope_RD,) = torch.autograd.grad(result_RD, value, weights_RD, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            slope_RD.sum().backward()

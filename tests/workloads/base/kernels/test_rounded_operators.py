@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from workloads.base.kernels.layers import ACTIVATE, PULL
+from workloads.base.kernels.layers import activate, pull
 from workloads.base.kernels.product import ROUNDED_PRODUCT
 
 LEAK, EPSILON = 0.2, 1e-5
@@ -67,11 +67,13 @@ def test_normalisation_and_pullback_have_the_values_and_gradients_of_double_prec
     row_RD, slope_RD, of_pulled_RD, of_output_RD = (rows(4000, 64) for _ in range(4))
     row_RD.requires_grad_()
     slope_RD.requires_grad_()
-    scale_D, shift_D = (1 + 0.2 * torch.randn(64)).requires_grad_(), (0.1 * torch.randn(64)).requires_grad_()
+    norm = nn.LayerNorm(64, EPSILON)
+    norm.weight.data, norm.bias.data = 1 + 0.2 * torch.randn(64), 0.1 * torch.randn(64)
 
-    output_RD, mean_R1, inverse_R1 = ACTIVATE(row_RD, None, scale_D, shift_D, EPSILON, LEAK)
-    pulled_RD = PULL(slope_RD, output_RD.detach(), row_RD, mean_R1, inverse_R1, scale_D, LEAK)
-    trained = [row_RD, slope_RD, scale_D, shift_D]
+    output_RD, normal = activate(row_RD, None, norm, LEAK)
+    assert normal is not None
+    pulled_RD = pull(slope_RD, output_RD.detach(), normal, LEAK)
+    trained = [row_RD, slope_RD, *norm.parameters()]
     found = torch.autograd.grad([output_RD, pulled_RD], trained, [of_output_RD, of_pulled_RD])
 
     doubles = in_double(*trained)
@@ -79,8 +81,8 @@ def test_normalisation_and_pullback_have_the_values_and_gradients_of_double_prec
     output = F.leaky_relu(F.layer_norm(row, [64], scale, shift, EPSILON), LEAK)
     (pulled,) = torch.autograd.grad(output, row, slope, create_graph=True)
     expected = torch.autograd.grad([output, pulled], doubles, [of_output_RD.double(), of_pulled_RD.double()])
-    assert mean_R1.dtype == inverse_R1.dtype == torch.float32
-    torch.testing.assert_close(mean_R1, row.detach().mean(1, keepdim=True).float(), rtol=1e-4, atol=1e-5)
+    assert normal.mean_R1.dtype == normal.inverse_R1.dtype == torch.float32
+    torch.testing.assert_close(normal.mean_R1, row.detach().mean(1, keepdim=True).float(), rtol=1e-4, atol=1e-5)
     for value, exact in ((output_RD, output), (pulled_RD, pulled), *zip(found, expected, strict=True)):
         assert near(value, exact, limit=ROUNDING)
     for value, one, exact in zip(found, trained, expected, strict=True):

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from workloads.base.kernels import launch, registration, torch_kernels
-from workloads.base.kernels.operators import POOL, POOL_FINDING_LARGEST, UNPOOL
-from workloads.base.kernels.registration import on_cuda, uses_triton
+from workloads.base.kernels import launch, operators
+from workloads.base.kernels.operators import POOL, POOL_FINDING_LARGEST, UNPOOL, on_cuda, uses_triton
 from workloads.base.segments import Segments, pool_with_argmax, unpool
 
 COUNTS = torch.tensor([0, 3, 1, 0, 4, 0])
@@ -67,7 +66,7 @@ def test_cuda_without_triton_uses_torch_and_says_so_once(
 ) -> None:
     monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: None)
     uses_triton.cache_clear()
-    pool_on_cuda, unpool_on_cuda = (on_cuda(name, torch_kernels, launch.__name__) for name in ("pool", "unpool"))
+    pool_on_cuda, unpool_on_cuda = (on_cuda(name) for name in ("pool", "unpool"))
     values_PD = random(8, 3, dtype=torch.float32)
 
     with caplog.at_level(logging.WARNING):
@@ -82,9 +81,9 @@ def test_cuda_without_triton_uses_torch_and_says_so_once(
 
 
 def test_cuda_with_triton_uses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "missing_for_triton", lambda: "")
+    monkeypatch.setattr(operators, "missing_for_triton", lambda: "")
     monkeypatch.setattr(launch, "pool", lambda *arguments: arguments)
     uses_triton.cache_clear()
-    found = on_cuda("pool", torch_kernels, launch.__name__)(1, "mean")
+    found = on_cuda("pool")(1, "mean")
     uses_triton.cache_clear()
     assert found == (1, "mean")

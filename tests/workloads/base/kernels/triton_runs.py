@@ -55,7 +55,7 @@ def cases(sizes: Mapping[str, Any], of_every_type: str) -> list[Any]:
     ]
 
 
-_NUMBERS = {"num_events", "num_particles", "num_tiles", "num_rows", "rows_each", "D"}
+_NUMBERS = {"num_events", "num_particles", "num_tiles", "D"}
 
 
 def compile_for_h100(

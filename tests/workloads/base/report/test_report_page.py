@@ -178,7 +178,7 @@ def test_what_only_the_run_beside_has_is_shown_behind_the_metrics_of_the_first()
     first = {name: METRICS[name] for name in ("count_tv", "count_empty_difference")}
     also = {"log10_energy_w1": Metric(0.02, 0.001, 0.012, "dex", floor_spread=0.001), "count_tv": METRICS["count_tv"]}
     about = {"checkpoint": "a.pt", "model": "wgan", "step": 3, "date": "today"}
-    sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 0}
+    sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 0, "redraws": 4}
     beside = Beside(about | {"model": "likelihood"}, also)
     outcome = Outcome(MetricReport(first, sizes, "same primaries"), [], about, {}, [], beside)
     told = [line.split() for line in lines(outcome, WORDS)]
@@ -187,6 +187,7 @@ def test_what_only_the_run_beside_has_is_shown_behind_the_metrics_of_the_first()
     row = "log10_energy_w1 – 0.0120 ± 0.0010 – dex – 0.0200 ± 0.0010 near"
     assert " ".join(rows[1]) == row
     text = page(outcome, WORDS)
+    assert "found here with 4 further draws for the same primaries" in text
     assert all(f"<code>{name}</code>" in text for name in (*first, *also))
     assert "0 of 1</b>" in text, "headline metrics of the first; its missing one counts for nothing"
     assert "0 of 2</b>" in text
@@ -207,7 +208,7 @@ NONE_OFF = {"count_tv": AT_FLOOR, "c2st_auc": AT_FLOOR, "x_m_w1": AT_FLOOR}
 
 
 def outcome_of(metrics: Mapping[str, Metric], beside: Beside | None = None) -> Outcome:
-    sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 4900}
+    sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 4900, "redraws": 8}
     return Outcome(MetricReport(metrics, sizes, "same primaries"), [], OWN, {}, [], beside)
 
 

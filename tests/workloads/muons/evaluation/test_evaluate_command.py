@@ -16,7 +16,7 @@ import pytest
 from muon_files import make_events, make_table
 from tiny_run import write_panel_scalars, write_tiny_run
 
-from icestream import cli
+from icestream import cli, verbs
 from workloads.base.report import evaluation as plots
 from workloads.muons import evaluation
 from workloads.muons.evaluation import HEADLINE
@@ -170,12 +170,30 @@ def test_without_files_the_events_are_drawn_and_can_be_weighted(icestream: Any, 
     assert report["metrics"]["log10_energy_w1"]["floor"] > 1e-3
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_floors_may_be_found_with_files_of_further_draws(icestream: Any, tmp_path: Path) -> None:
+    run = write_tiny_run(tmp_path / "run").parent.parent
+    for name, muons in (("real", (2, 0)), ("again-1", (0, 5)), ("again-2", (1, 3))):
+        pq.write_table(make_table(make_events(muons * 60)), tmp_path / f"{name}.parquet")
+    again = str(tmp_path / "again-*.parquet")
+    answer = icestream("evaluate", run, "-i", tmp_path / "real.parquet", "--redraws", again, *FAST)
+    assert answer.code == 0, answer.err
+    report = json.loads((run / "evaluation" / "report.json").read_text())
+    assert (report["floor_kind"], report["redraws"], report["redraw_files"]) == ("same primaries", 2, [again])
+    # 300 and 240 muons in place of 120.
+    assert report["metrics"]["count_mean_ratio"]["floor"] == pytest.approx((300 + 240) / 2 / 120)
+    options = {"c2st_epochs": 1, "bootstraps": 4, "device": "cpu", "redraws": again}
+    found = verbs.evaluate(run, tmp_path / "real.parquet", **options)  # type: ignore[arg-type]
+    assert found["count_mean_ratio"].floor == report["metrics"]["count_mean_ratio"]["floor"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ([], "name the events to compare with: files with -i, or --simulate PRESET"),
         (["-i", "x", "--simulate", "bench"], "either files with -i, or --simulate PRESET, not both"),
         (["--simulate", "bench", "--simulated", "bench"], "--simulated is about files"),
+        (["--simulate", "bench", "--redraws", "x"], "either --redraws, or the simulator draws the events again"),
         (["--simulate", "bench", "--events", "0"], "with --simulate say how many"),
         (["--simulate", "bench", "--weights", "w"], "simulated events have no columns"),
         (["-i", "x", "--weights", "h3a"], "needs the spectrum that the events were made with"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,23 +24,31 @@ from icestream.verbs import FrontDoor
 from services.config.root import Config
 from workloads.base.checkpoint import TrainedRun
 from workloads.base.report.evaluation import Origin
-from workloads.muons.evaluation import EvaluationRequest, drawn_again, drawn_sample, natural_weights, real_events
+from workloads.muons.evaluation import (
+    EvaluationRequest,
+    Redraw,
+    drawn_again,
+    drawn_sample,
+    natural_weights,
+    real_events,
+)
 from workloads.muons.metrics.bundles import Sample
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.muons import sample_primaries, shower_depths_m, simulate_showers
+from workloads.muons.simulator.muons import sample_depths, sample_primaries, simulate_showers
 
 
 @dataclass(frozen=True)
 class RealEvents:
     sample: Sample
     about: Origin
+    redraws: list[Redraw]
 
 
-def read(*inputs: Path | str, weights: str | None = None, events: int = 0, seed: int = 0, **config: Any) -> RealEvents:
+def read(*inputs: Path | str, weights: str | None = None, redraws: Any = (), **config: Any) -> RealEvents:
     """Events of files, as of a run with this configuration that was trained on no file."""
     run = TrainedRun(Path("x"), 1, 1, "wgan", {}, (), SourceConfig(), 0.0, json.dumps(config))
     names = tuple(map(str, inputs))
-    wanted = EvaluationRequest(checkpoint=Path("x"), inputs=names, weights=weights, events=events, seed=seed)
+    wanted = EvaluationRequest(checkpoint=Path("x"), inputs=names, weights=weights, redraws=redraws, events=0)
     return RealEvents(*real_events(FrontDoor(), wanted, [SimpleNamespace(run=run)], lambda text: None))  # type: ignore[list-item]
 
 
@@ -104,6 +112,50 @@ def test_weights_that_are_none_are_refused(tmp_path: Path, column: str, values: 
         read(tmp_path, weights=column)
 
 
+def drawn(counts: list[int], draw: int) -> list[Event]:
+    """Events 0, 1, ... with other muons."""
+    return [
+        replace(event, muons=((9.0, float(draw), 0.0),) * count) for event, count in zip(EVENTS, counts, strict=True)
+    ]
+
+
+EVENTS = make_events([0, 2, 1])
+
+
+def test_redraws_are_the_rows_of_other_files_with_the_same_ids_and_primaries_in_order(tmp_path: Path) -> None:
+    real = write_events(tmp_path / "real.parquet", EVENTS)
+    other_depth = replace(EVENTS[1], primary=(*EVENTS[1].primary[:3], 1600.0), muons=((9.0, 7.0, 0.0),))
+    first = [*drawn([1, 5, 0], 1)[::-1], other_depth, *make_events([3], first=8)]
+    write_events(tmp_path / "a.parquet", first, row_group_rows=2)
+    write_hdf5(tmp_path / "b.h5", [*drawn([3, 0, 2], 2), *drawn([4, 4, 4], 3)[1:]])
+    found = read(real, redraws=[tmp_path / "a.parquet", tmp_path / "b.h5"])
+    assert len(found.redraws) == 2, "no third one of event 0"
+    for draw, counts in enumerate(([1, 5, 0], [3, 0, 2]), 1):
+        bundles = found.redraws[draw - 1]()
+        assert bundles.counts_E.tolist() == [counts[number] for number in numbers(found)]
+        assert (bundles.x_m_P == draw).all()
+
+
+def test_events_that_share_a_primary_take_turns_at_its_redraws(tmp_path: Path) -> None:
+    real = write_events(tmp_path / "real.parquet", [EVENTS[1], *drawn([0, 1, 0], 0)[1:2]])
+    again = [event for draw in range(1, 6) for event in drawn([0, 1, 0], draw)[1:2]]
+    found = read(real, redraws=str(write_events(tmp_path / "again.parquet", again)))
+    assert [redraw().x_m_P.tolist() for redraw in found.redraws] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_files_without_two_redraws_of_each_event_or_with_the_events_themselves_are_refused(tmp_path: Path) -> None:
+    real = write_events(tmp_path / "real.parquet", EVENTS)
+    again = write_events(tmp_path / "again.parquet", [*drawn([1, 1, 1], 1), *drawn([1, 1, 1], 2)[1:]])
+    with pytest.raises(
+        BadInputError, match=r"1 of its rows has the ids 0, 0 and the primary \(E 1000 GeV, zenith 0.5, "
+    ):
+        read(real, redraws=again)
+    with pytest.raises(BadInputError, match="among its files are those of -i"):
+        read(real, redraws=[again, real])
+    with pytest.raises(BadInputError, match="either --redraws, or the simulator draws"):
+        EvaluationRequest(checkpoint=Path("x"), inputs=("x",), redraws=("y",), simulated="bench")
+
+
 def test_files_that_were_trained_on_are_known_local_remote_or_of_a_list(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     used = write_events(tmp_path / "data" / "used.parquet", make_events([1]))
@@ -152,8 +204,8 @@ def test_both_draws_have_the_same_mean_and_are_independent() -> None:
 
 def test_rows_of_a_shower_are_drawn_as_a_shower_in_whatever_order_they_stand() -> None:
     rng = np.random.default_rng(0)
-    depths_m = shower_depths_m(5)
-    rows = simulate_showers(sample_primaries(400, BENCH, rng), depths_m, BENCH, rng)
+    few = replace(BENCH, depth_steps=5)
+    rows = simulate_showers(sample_primaries(400, few, rng), sample_depths(400, 5, few, rng), few, rng)
     order = rng.permutation(2000)[:1500]
     primary_E4 = rows.primary_E4[order].astype(np.float64)
     shower_E = np.repeat(np.arange(400), 5)[order]

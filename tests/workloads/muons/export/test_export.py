@@ -21,7 +21,7 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.base.checkpoint import TrainedRun
-from workloads.base.kernels.registration import LIBRARY
+from workloads.base.kernels.operators import LIBRARY
 from workloads.muons.commands import export
 from workloads.muons.export import run as programs
 from workloads.muons.export.functions import (
@@ -161,8 +161,6 @@ def test_the_card_tells_files_training_metrics_and_no_secret(exported: Export) -
     [
         ("wgan", {"azimuth": "learned"}, "onnx"),  # whose exporter would drop an input without effect
         ("likelihood", {"azimuth": "learned"}, "onnx"),
-        ("likelihood", {"coupling": True}, "pt2"),
-        ("likelihood", {"coupling": True}, "onnx"),
     ],
 )
 def test_other_networks_are_exported_with_the_same_inputs(

@@ -28,8 +28,8 @@ from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate, flo
 NO_CLASSIFIERS = EvaluationSettings(bootstraps=10, c2st_epochs=0)
 VALUES_ONLY = EvaluationSettings(bootstraps=0, c2st_epochs=0)
 FLOOR_KINDS = pytest.mark.parametrize("floor_kind", ["same primaries", "disjoint showers"])
-RARE = ("energy_above_30_tev_ratio", "radius_above_100_m_ratio")
-"""Metrics of fewer than ten muons in 5000 events."""
+RARE = ("count_depth_correlation_difference", "energy_above_30_tev_ratio", "radius_above_100_m_ratio")
+"""Metrics of showers with several rows, and of fewer than ten muons in 5000 events."""
 
 
 class Events(NamedTuple):

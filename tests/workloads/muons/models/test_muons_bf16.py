@@ -62,9 +62,8 @@ def test_generated_features_are_near_those_of_double_precision() -> None:
     assert error(features_PF, exact(conditions_EC.double(), SEGMENTS, tuple(one.double() for one in noise))) < 0.02
 
 
-@pytest.mark.parametrize("coupling", [False, True])
-def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision(coupling: bool) -> None:
-    exact, rounded = in_both(MuonDensities(2, LikelihoodNetworkConfig(coupling=coupling)))
+def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision() -> None:
+    exact, rounded = in_both(MuonDensities(2, LikelihoodNetworkConfig()))
     assert isinstance(exact, MuonDensities)
     assert isinstance(rounded, MuonDensities)
     features_PF, known_EK = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_KNOWN)

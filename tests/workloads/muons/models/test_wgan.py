@@ -102,7 +102,8 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
             weights = [*networks.generator.parameters(), *networks.critic.parameters()]
             results.append((*values, *torch.autograd.grad(loss, weights)))
         for expected, found in zip(*results, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+            # Compiled layers are differentiated in other operators, whose rows in between aren't rounded.
+            assert float((found - expected).norm()) <= (0.02 if bf16 else 1e-5) * float(expected.norm())
     assert counters["stats"]["unique_graphs"] == 3, "for any number of events"
 
 
@@ -215,13 +216,11 @@ def test_a_generator_that_collapses_after_it_had_learned_is_warned_about() -> No
 
 def test_the_spread_is_that_of_all_parts_together() -> None:
     real, fake = torch.randn(1000, 2), torch.randn(1000, 2) * torch.tensor([0.5, 2.0]) + 3
-    both, all_of_them = torch.stack([real, fake]), torch.ones(1000, 1)
-    whole = least_spread(moments(both, all_of_them))
-    parts = least_spread(moments(both[:, :10], all_of_them[:10]) + moments(both[:, 10:], all_of_them[10:]))
+    both = torch.stack([real, fake])
+    whole = least_spread(moments(both))
+    parts = least_spread(moments(both[:, :10]) + moments(both[:, 10:]))
     assert math.isclose(float(whole), float(fake[:, 0].std() / real[:, 0].std()), rel_tol=1e-3)
     torch.testing.assert_close(parts, whole)
-    more = torch.cat([both, torch.full((2, 7, 2), 1e3)], 1)
-    assert torch.equal(moments(more, torch.cat([all_of_them, torch.zeros(7, 1)])), moments(both, all_of_them))
 
 
 def test_a_batch_without_muons_breaks_no_series_and_gives_no_warning() -> None:

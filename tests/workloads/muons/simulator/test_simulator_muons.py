@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from common.errors import BadInputError
+from workloads.muons.showers.bundles import vertical_depth_mwe
 from workloads.muons.simulator.config import PRESETS, SimulatorConfig, preset
 from workloads.muons.simulator.muons import (
     SimulatedPrimaries,
@@ -14,13 +15,12 @@ from workloads.muons.simulator.muons import (
     expect,
     h3a_flux,
     mean_multiplicity,
+    sample_depths,
     sample_primaries,
-    shower_depths_m,
     simulate,
     simulate_showers,
     surface_energy_gev,
     surface_spectrum,
-    vertical_depth_mwe,
 )
 
 WIDE = SimulatorConfig(gamma=1.5, energy_min_gev=1e4, energy_max_gev=1e8)
@@ -93,7 +93,7 @@ def test_counts_scatter_as_a_negative_binomial():
     rng = np.random.default_rng(5)
     primaries = sample_primaries(200_000, WIDE, rng)
     truth = expect(primaries, WIDE)
-    counts = draw_counts(truth.mean_E, truth.shape_E, primaries.mass_E, WIDE, rng)
+    counts = draw_counts(truth.mean_E, truth.shape_E, rng)
     some = truth.mean_E > 0.5
     variance = truth.mean_E + truth.mean_E**2 / truth.shape_E
     z = (counts - truth.mean_E)[some] / np.sqrt(variance[some])
@@ -130,7 +130,7 @@ def test_presets_have_the_documented_multiplicity(name, mean, mean_tolerance, em
     rng = np.random.default_rng(3)
     primaries = sample_primaries(200_000, config, rng)
     truth = expect(primaries, config)
-    counts = draw_counts(truth.mean_E, truth.shape_E, primaries.mass_E, config, rng)
+    counts = draw_counts(truth.mean_E, truth.shape_E, rng)
 
     assert counts.mean() == pytest.approx(mean, rel=mean_tolerance)
     assert np.mean(counts == 0) == pytest.approx(empty, abs=0.004)
@@ -151,15 +151,6 @@ def test_an_unknown_preset_or_depth_kind_is_refused_with_the_known_ones():
         preset("mupage")
     with pytest.raises(BadInputError, match="depth_kind = 'deep': use one of vertical, slant"):
         SimulatorConfig(depth_kind="deep")
-
-
-def test_lognormal_fluctuations_keep_the_mean_and_have_their_variance():
-    mean, mass = np.full(200_000, 30.0), np.full(200_000, 4.0)
-    config = preset("bench", fluctuation="lognormal")
-    counts = draw_counts(mean, np.ones(200_000), mass, config, np.random.default_rng(1))
-
-    assert counts.mean() == pytest.approx(30.0, abs=0.1)
-    assert counts.var() == pytest.approx(30.0 + 900.0 * np.expm1(0.5**2 / 4.0), rel=0.03)
 
 
 def test_the_spectrum_table_inverts_the_survival():
@@ -248,10 +239,13 @@ DEPTHS = 10
 
 def test_showers_have_a_row_at_every_depth_each_with_the_mean_and_spread_of_the_formula():
     rng = np.random.default_rng(1)
-    rows = simulate_showers(sample_primaries(10_000, BENCH, rng), shower_depths_m(DEPTHS), BENCH, rng)
+    depth_m_SD = sample_depths(10_000, DEPTHS, BENCH, rng)
+    rows = simulate_showers(sample_primaries(10_000, BENCH, rng), depth_m_SD, BENCH, rng)
     primary_SD4, counts_SD = rows.primary_E4.reshape(-1, DEPTHS, 4), rows.counts_E.reshape(-1, DEPTHS)
 
-    np.testing.assert_allclose(primary_SD4[:, :, 3], np.tile(np.linspace(1000, 2800, DEPTHS), (10_000, 1)))
+    np.testing.assert_allclose(primary_SD4[:, :, 3], depth_m_SD, rtol=1e-6)
+    assert (np.diff(depth_m_SD, axis=1) > 0).all()
+    assert np.isin(depth_m_SD, np.linspace(1000, 2800, 100)).all()
     assert (primary_SD4[:, :, :3] == primary_SD4[:, :1, :3]).all()
     assert (np.diff(counts_SD, axis=1) <= 0).all(), "muons only get fewer with depth"
 
@@ -268,7 +262,7 @@ def test_showers_have_a_row_at_every_depth_each_with_the_mean_and_spread_of_the_
 def test_a_muon_loses_energy_and_moves_away_from_the_axis_on_a_straight_line():
     # One iron shower: enough muons that hardly any is lost between two close depths.
     shower = SimulatedPrimaries(np.array([1e8]), np.array([56.0]), np.array([0.9]), np.array([0.0]))
-    drawn = simulate_showers(shower, np.array([1500.0, 1510.0]), BENCH, np.random.default_rng(2))
+    drawn = simulate_showers(shower, np.array([[1500.0, 1510.0, np.inf]]), BENCH, np.random.default_rng(2))
     first_P3, second_P3 = np.split(drawn.muons_P3, [drawn.counts_E[0]])
     # The lost ones are those of least energy, and survivors keep their order.
     kept_P3 = first_P3[first_P3[:, 0] >= np.sort(first_P3[:, 0])[-len(second_P3)]]

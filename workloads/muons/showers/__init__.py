@@ -1,0 +1,1 @@
+"""Simulator of muon bundles by hadronic interactions, decays and energy loss."""
