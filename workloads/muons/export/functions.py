@@ -192,6 +192,7 @@ class LikelihoodFunction(GeneratorFunction):
 
     def __init__(self, sampler: LikelihoodSampler) -> None:
         super().__init__(sampler.standardise, sampler.muons)
+        self.count_head = sampler.count_head
         latent, features = sampler.muons.latent, sampler.muons.num_features
         self.inputs = (
             PRIMARY,
@@ -217,7 +218,7 @@ class LikelihoodFunction(GeneratorFunction):
     ) -> Tensor:  # fmt: skip
         """Muons. -> (P, 3) = [energy_gev, x_m, y_m]. See WganFunction."""
         draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
-        known_EK = known(self.standardise, primary_E4, counts_E)
+        known_EK = known(self.standardise, self.count_head, primary_E4, counts_E)
         features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws)
         return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
 
@@ -227,5 +228,5 @@ class LikelihoodFunction(GeneratorFunction):
         rows_G = counts_E.nonzero().squeeze(1)
         segments = Segments.from_counts(counts_E[rows_G], len(uniform_PF))
         draws = Draws(z_uniform_E1[rows_G], z_normal_EZ[rows_G], uniform_PF, normal_PF)
-        known_GK = known(self.standardise, primary_E4[rows_G], counts_E[rows_G])
+        known_GK = known(self.standardise, self.count_head, primary_E4[rows_G], counts_E[rows_G])
         return self.network.draw(known_GK, segments, draws).clamp(-MAX_DEVIATION, MAX_DEVIATION)

@@ -20,13 +20,20 @@ CONDITION_LIMIT = 6.0
 """Bound on each condition, in standard deviations: a line goes on for ever, and far from all data it must not."""
 AVERAGE_DECAY = 0.995
 """Decay per step of the running mean of the count head's weights, from which counts are drawn."""
-_LINE_RATE = 3.0
-"""Factor on the line from conditions to ln μ, which thereby learns as much faster than the other layers."""
+_LINE_RATE, _FORM_LINE_RATE = 6.0, 0.1
+"""Factors on the lines to ln μ and to the form of the mixture: how much faster than the other layers they learn."""
 _LEAST_PRESENT = 1e-12
 _HIDDEN = 64
-"""Width of both hidden layers: the measured default of docs/explanation/models.md."""
-_COMPONENTS = 2
-"""Negative binomials of the mixture: enough for lognormal counts, too (docs/explanation/physics.md)."""
+"""Width of both hidden layers to ln μ: the measured default of docs/explanation/models.md."""
+_COMPONENTS_AT_FIRST = ((-1.1, 0.15, 2.2), (0.0, 0.0, 2.6), (-1.1, -0.15, 2.2))
+"""Logit, ln of mean / μ and ln of shape / μ^¼ of each component at first: as counts of showers are spread.
+
+Two components that begin alike stay a single negative binomial for thousands of steps, and its skewness is not free.
+"""
+_SHAPE_POWER = 0.25
+"""Power of μ by which the shapes of real showers rise with their energy, at first."""
+_SHAPE_HIDDEN = 16
+"""Width of the layers to the form of the mixture, which few numbers decide: 32 fitted noise."""
 
 
 class CountMixture(NamedTuple):
@@ -36,11 +43,20 @@ class CountMixture(NamedTuple):
     log_means_EK: Tensor
     log_shapes_EK: Tensor
 
+    def excess(self, counts_E: Tensor) -> Tensor:
+        """Counts above the mean of the mixture, in its standard deviations, within ±CONDITION_LIMIT. (E,) -> (E,)."""
+        weights_EK, means_EK, shapes_EK = (values_EK.exp() for values_EK in self)
+        mean_E1 = (weights_EK * means_EK).sum(1, keepdim=True)
+        variances_EK = means_EK + means_EK.square() / shapes_EK + (means_EK - mean_E1).square()
+        spread_E = (weights_EK * variances_EK).sum(1).sqrt()
+        return ((counts_E - mean_E1.squeeze(1)) / spread_E).clamp(-CONDITION_LIMIT, CONDITION_LIMIT)
+
 
 class MixtureCountHead(nn.Module):
     """Count head with a mixture of negative binomials; N = 0 needs no special case.
 
-    N is nearly a power of E/A, a line from conditions to ln μ: no MLP bends to it in a few hundred steps.
+    N is nearly a power of E/A, a line from conditions to ln μ: no MLP bends to it in a few hundred steps. The form of
+    the mixture is a function of ln μ, energy and mass only: rare events of all zeniths and depths teach it together.
     """
 
     def __init__(self, config: MuonNetworkConfig) -> None:
@@ -49,18 +65,34 @@ class MixtureCountHead(nn.Module):
         self.network = nn.Sequential(
             nn.Linear(NUM_CONDITIONS, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU()
         )
-        self.output = nn.Linear(_HIDDEN, 3 * _COMPONENTS)
-        self.line = nn.Linear(NUM_CONDITIONS, _COMPONENTS, bias=False)
+        self.output = nn.Linear(_HIDDEN, 1)
+        self.line = nn.Linear(NUM_CONDITIONS, 1, bias=False)
         nn.init.zeros_(self.line.weight)
+        self.form_line = nn.Linear(3, 3 * len(_COMPONENTS_AT_FIRST), bias=False)
+        at_first_3K = torch.tensor(_COMPONENTS_AT_FIRST).t()
+        self.form = nn.Sequential(
+            nn.Linear(3, _SHAPE_HIDDEN), nn.SiLU(), nn.Linear(_SHAPE_HIDDEN, _SHAPE_HIDDEN), nn.SiLU(),
+            last := nn.Linear(_SHAPE_HIDDEN, at_first_3K.numel()),
+        )  # fmt: skip
+        with torch.no_grad():
+            last.weight.mul_(0.1)
+            last.bias.copy_(at_first_3K.flatten())
+            nn.init.zeros_(self.form_line.weight).view(3, -1, 3)[2, :, 2] = _SHAPE_POWER / _FORM_LINE_RATE
 
     def forward(self, conditions_EC: Tensor) -> CountMixture:
         """Mixture of each event. (E, C) -> 3 times (E, K)."""
         conditions_EC = conditions_EC.clamp(-CONDITION_LIMIT, CONDITION_LIMIT)
-        logits_EK, log_means_EK, log_shapes_EK = self.output(self.network(conditions_EC)).float().chunk(3, dim=1)
-        log_means_EK = log_means_EK + _LINE_RATE * self.line(conditions_EC).float()
+        log_mean_E1 = (self.output(self.network(conditions_EC)) + _LINE_RATE * self.line(conditions_EC)).float()
         # Bounded: an extreme primary gives a large number of muons and not infinity, which would become 0.
+        log_mean_E1 = _bounded(log_mean_E1, LOG_MEAN_RANGE)
+        energy_and_mass_E2 = 2 * conditions_EC[:, ::3]
+        inputs_E3 = torch.cat([energy_and_mass_E2, log_mean_E1], 1)
+        form_EX = (self.form(inputs_E3) + _FORM_LINE_RATE * self.form_line(inputs_E3)).float()
+        logits_EK, log_ratios_EK, log_shapes_EK = form_EX.chunk(3, dim=1)
         return CountMixture(
-            logits_EK.log_softmax(1), _bounded(log_means_EK, LOG_MEAN_RANGE), _bounded(log_shapes_EK, LOG_SHAPE_RANGE)
+            logits_EK.log_softmax(1),
+            _bounded(log_mean_E1 + log_ratios_EK, LOG_MEAN_RANGE),
+            _bounded(log_shapes_EK, LOG_SHAPE_RANGE),
         )
 
     def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class LikelihoodNetworks:
         primary_E4 = source.event_columns["primary"]
         segments = Segments.from_counts(counts_E[rows_G], source.num_particles, sizes_E[rows_G])
         return PresentEvents(
-            known(self.standardise, primary_E4[rows_G], sizes_E[rows_G]),
+            known(self.standardise, self.averaged_count_head.average, primary_E4[rows_G], sizes_E[rows_G]),
             segments,
             self.standardise.features(source.particle_columns["muons"]),
             source.event_columns[_NOISE][rows_G],

@@ -5,8 +5,8 @@
 z is what the muons of an event share, such as the height where the shower began. It is in no condition: a bound (ELBO,
 arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event.
 
-Shape suffixes: E events, P particles, F features, K known numbers (conditions and ln(1 + N) / 2) or components of a
-mixture, X = 3 K parameters of a mixture (logits, means, ln spreads), Z latent, I inputs of an event's context, D width.
+Shape suffixes: E events, P particles, F features, K known numbers (see `known`) or components of a mixture, X = 3 K
+parameters of a mixture (logits, means, ln spreads), Z latent, I inputs of an event's context, D width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPONENTS = 8
 """Normal distributions in each mixture: 12 gained nothing."""
 LOG_SPREAD_RANGE = (-5.0, 3.0)
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
-NUM_KNOWN = NUM_CONDITIONS + 1
+NUM_KNOWN = NUM_CONDITIONS + 2
 _ENERGY, _POSITION = 0, 1
 _REACH, _LOG_SPREAD = 1.5, -1.0
 _PRIOR_REACH, _PRIOR_LOG_SPREAD = 1.2, -0.3
@@ -278,9 +278,8 @@ class LikelihoodSampler:
             index_E = torch.from_numpy(piece).to(self.device)
             segments = Segments.from_counts(counts_E[index_E], int(counts[piece].sum()))
             draws = Draws.of(segments, self.muons.latent, self.muons.num_features, random)
-            features_PF = self.muons.draw(
-                known(self.standardise, primary_E4[index_E], segments.sizes_E), segments, draws
-            )
+            known_EK = known(self.standardise, self.count_head, primary_E4[index_E], segments.sizes_E)
+            features_PF = self.muons.draw(known_EK, segments, draws)
             muons.append(self.standardise.muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), random))
         return torch.cat(muons)
 
@@ -290,7 +289,13 @@ class LikelihoodSampler:
         return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)
 
 
-def known(standardise: Standardise, primary_E4: Tensor, sizes_E: Tensor) -> Tensor:
-    """Known numbers of events: bounded conditions and ln(1 + N) / 2. (E, 4), (E,) int64 -> (E, K)."""
-    conditions_EC = standardise.conditions(primary_E4).clamp(-CONDITION_LIMIT, CONDITION_LIMIT)
-    return torch.cat([conditions_EC, sizes_E.to(conditions_EC.dtype).log1p().unsqueeze(1) / 2], 1)
+def known(standardise: Standardise, count_head: MixtureCountHead, primary_E4: Tensor, sizes_E: Tensor) -> Tensor:
+    """Known numbers of events: bounded conditions, ln(1 + N) / 2, and by how much N is above expectation.
+
+    The last is what radii depend on most: a shower that begins deep has both more muons and wider ones. As a small
+    difference of two large inputs, ln N and its expectation, it was not learned in 5,000 steps. (E, 4), (E,) -> (E, K).
+    """
+    conditions_EC = standardise.conditions(primary_E4)
+    excess_E1 = count_head(conditions_EC).excess(sizes_E).unsqueeze(1)
+    half_log_E1 = sizes_E.to(conditions_EC.dtype).log1p().unsqueeze(1) / 2
+    return torch.cat([conditions_EC.clamp(-CONDITION_LIMIT, CONDITION_LIMIT), half_log_E1, excess_E1], 1)

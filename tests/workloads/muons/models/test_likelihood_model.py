@@ -210,6 +210,37 @@ def test_a_thinned_event_has_the_weight_of_all_its_muons() -> None:
     assert float(networks.total_weight(seen)) == pytest.approx(400**0.75 + 50**0.75 + 3**0.75)
 
 
+def test_radii_that_are_wider_in_events_with_more_muons_than_expected_are_learned() -> None:
+    """Half of the correlation in real iron. ln N and its expectation go together: their difference is no easy input."""
+    generator = random(8)
+
+    def drawn(num_events: int) -> tuple[Tensor, Tensor, Tensor]:
+        (events,) = toy_batch(num_events, seed=int(torch.randint(2**31, (), generator=generator))).microbatches
+        primary_E4 = events.event_columns["primary"]
+        mean_E = 10 ** (primary_E4[:, 0].log10() - 4.5)
+        rate_E = mean_E * torch._standard_gamma(torch.full_like(mean_E, 25.0), generator=generator) / 25
+        counts_E = torch.poisson(rate_E, generator=generator).long()
+        shift_E = (counts_E - mean_E) / (mean_E + mean_E**2 / 25).sqrt()
+        radius_P = 10 ** (1 + (0.06 * shift_E).repeat_interleave(counts_E) + 0.3 * torch.randn(int(counts_E.sum())))
+        return primary_E4, counts_E, torch.stack([radius_P + 5, radius_P, 0 * radius_P], 1)
+
+    steps, block = 400, drawn(1000)
+    task = make(schedule_steps=steps)
+    for _ in range(steps):
+        task.step(Batch((make_microbatch(*drawn(64)),)))
+
+    made_P3 = task.sampler().draw_muons(*block[:2], generator)
+    assert intraclass(block[1], made_P3) == pytest.approx(intraclass(*block[1:]), rel=0.2)
+
+
+def intraclass(counts_E: Tensor, muons_P3: Tensor) -> float:
+    """Intraclass correlation of lg r: of two muons of an event, each event with the weight N."""
+    lg_radius_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2]).double().log10()
+    events = [(values - lg_radius_P.mean()) for values in lg_radius_P.split(counts_E.tolist()) if len(values) > 1]
+    pairs = sum((one.sum() ** 2 - (one**2).sum()) / (len(one) - 1) for one in events)
+    return float(pairs / len(lg_radius_P) / lg_radius_P.var())
+
+
 # ---- The energy cut.
 
 

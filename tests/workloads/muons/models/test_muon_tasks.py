@@ -181,7 +181,7 @@ def test_a_state_saved_before_anything_was_fitted_can_be_loaded(model: str) -> N
     assert resumed.networks.standardise.has_features
 
 
-KEYS = {"wgan": "91a70c20d2d9d07e", "likelihood": "e2babdc401df7466"}
+KEYS = {"wgan": "2d9170b713cbabef", "likelihood": "511ccc5f5c25a0c4"}
 
 
 @MODELS
