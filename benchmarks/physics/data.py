@@ -93,12 +93,12 @@ def evaluation_events(source: Source, num_events: int, *, tuning: bool = False) 
 def tail_primaries(source: Source, num_events: int, *, tuning: bool = False) -> npt.NDArray[np.float32]:
     """Further primaries, of events for what is rare. (E, 4)."""
     rng = numpy_stream(PhysicsPurpose.TAIL_PRIMARIES, _TUNING if tuning else _QUOTED)
-    return sample_primaries(num_events, source.config, rng).columns(source.config)
+    return sample_primaries(num_events, source.config, rng).columns()
 
 
 def redrawn(primary_E4: npt.ArrayLike, config: SimulatorConfig, rng: np.random.Generator) -> BundleArrays:
     """Simulator's muons for these primaries: events of a perfect model."""
-    drawn = muons.simulate(SimulatedPrimaries.from_columns(primary_E4, config), config, rng)
+    drawn = muons.simulate(SimulatedPrimaries.from_columns(primary_E4), config, rng)
     return BundleArrays.of(drawn.counts_E, drawn.muons_P3)
 
 

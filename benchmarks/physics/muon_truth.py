@@ -45,7 +45,7 @@ def muon_nats(
     Radii must be those by transverse momentum , and azimuths flat, as they are in the simulator.
     """
     config = source.config
-    primaries = SimulatedPrimaries.from_columns(primary_E4, config)
+    primaries = SimulatedPrimaries.from_columns(primary_E4)
     truth = expect(primaries, config)
     event_P, radius_m_P = bundles.event_P, np.maximum(bundles.radius_m_P, _LEAST_RADIUS_M)
     surface_gev_P, nats_P = _energies(primaries, truth, bundles, config)

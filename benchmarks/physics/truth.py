@@ -28,11 +28,11 @@ def expected_muons(primary_E4: npt.ArrayLike, source: Source, above_gev: float =
     config = source.config
     # Elbert's formula counts muons above a threshold: a higher cut gives those above it, of the same showers.
     config = replace(config, energy_cut_gev=max(above_gev, config.energy_cut_gev))
-    return float(expect(SimulatedPrimaries.from_columns(primary_E4, config), config).mean_E.sum())
+    return float(expect(SimulatedPrimaries.from_columns(primary_E4), config).mean_E.sum())
 
 
 def log_probability(primary_E4: Float64, counts_E: Int64, source: Source) -> Float64:
     """Log probability ln p(N | primary) of independent rows. (E, 4), (E,) -> (E,)."""
-    truth = expect(SimulatedPrimaries.from_columns(primary_E4, source.config), source.config)
+    truth = expect(SimulatedPrimaries.from_columns(primary_E4), source.config)
     mean_E = np.maximum(truth.mean_E, _LEAST_MEAN)
     return np.asarray(nbinom.logpmf(counts_E, truth.shape_E, truth.shape_E / (truth.shape_E + mean_E)), np.float64)

@@ -83,7 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
-        ({"preset": "heavy", "depth_kind": "slant"}, ["--preset", "heavy", "--depth-kind", "slant"]),
+        ({"preset": "heavy", "energy": (1e5, 1e6)}, ["--preset", "heavy", "--energy", "1e5", "1e6"]),
         ({"workload": "direction", "array": "hex"}, ["--workload", "direction", "--array", "hex"]),
     ],
 )

@@ -228,7 +228,6 @@ _ROWS_AT_A_TIME = 20_000
 def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
     """Return independent events from the simulator."""
     rng = numpy_stream(MuonPurpose.SIMULATED_EVENTS, seed)
-    config = replace(config, depth_kind="vertical")
     pieces = []
     with SlowProgress("simulating: events", events) as progress:
         for first in range(0, events, _EVENTS_AT_A_TIME):
@@ -249,7 +248,6 @@ def drawn_again(
     ``draw``: number of the redraw; each is independent of the others.
     """
     rng = numpy_stream(MuonPurpose.SIMULATED_AGAIN, seed, draw)
-    config = replace(config, depth_kind="vertical")
     # Files of several productions may share ids: events with different primaries are different showers.
     keys_E4 = np.column_stack([shower_E.astype(np.float64), primary_E4[:, :3]])
     _, first_S, shower_of_E, size_S = np.unique(
@@ -266,7 +264,7 @@ def drawn_again(
         of_row, event_of_row = ragged(start_S[some], size_S[some])
         events = order_E[event_of_row]
         depth_m_SD[of_row, event_of_row - start_S[some][of_row]] = primary_E4[events, 3]
-        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[some]], config)
+        primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[some]])
         drawn = simulate_showers(primaries, depth_m_SD, config, rng)
         pieces.append((events, drawn.counts_E, drawn.muons_P3))
     drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))

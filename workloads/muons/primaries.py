@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +29,9 @@ from common.schema import EventSchema, SourceColumn
 from common.text import shown
 from workloads.base.interface import FileSettings
 from workloads.base.random_streams import numpy_stream
-from workloads.muons.columns import MUONS, vertical_depth_m
+from workloads.muons.columns import MUONS, slant_depth_m, vertical_depth_m
 from workloads.muons.purposes import MuonPurpose
-from workloads.muons.simulator.config import DepthKind, preset
+from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.muons import sample_primaries
 
 Float32 = npt.NDArray[np.float32]
@@ -308,15 +308,18 @@ def file_primaries(
 _SIMULATED_ROWS = 65_536
 
 
-def simulated_primaries(preset_name: str, num_events: int, depth_kind: DepthKind, seed: int) -> Iterator[Primaries]:
+def simulated_primaries(preset_name: str, num_events: int, depth_kind: str, seed: int) -> Iterator[Primaries]:
     """Independent primaries of the preset's spectrum, with the ids (0, number).
 
     Same seed, same primaries: a shorter sequence is the beginning of a longer one.
     """
-    config = replace(preset(preset_name), depth_kind=depth_kind)
     for block, first in enumerate(range(0, num_events, _SIMULATED_ROWS)):
         rng = numpy_stream(MuonPurpose.GENERATED_PRIMARIES, seed, block)
         rows = min(_SIMULATED_ROWS, num_events - first)
         minor_E = np.arange(first, first + rows, dtype=np.uint64)
         ids_E2 = np.stack([np.zeros_like(minor_E), minor_E], 1)
-        yield Primaries(ids_E2, sample_primaries(_SIMULATED_ROWS, config, rng).columns(config)[:rows])
+        primaries = sample_primaries(_SIMULATED_ROWS, preset(preset_name), rng)
+        primary_E4 = primaries.columns()[:rows]
+        if depth_kind == "slant":
+            primary_E4[:, 3] = slant_depth_m(primaries.cos_zenith_E, primaries.depth_m_E)[:rows]
+        yield Primaries(ids_E2, primary_E4)

@@ -29,10 +29,10 @@ MODELS = {
     "sibyll23d": "Sibyll23d",
     "sibyll23dstar": "Sibyll23dStarMixed",
     "sibyll23e": "Sibyll23e",
-    "sibyll21": "Sibyll21",
 }
 """Interaction models by name, and their classes in chromo: those that need no files beside the package. Others
-are called and recorded otherwise (`_secondaries`); SIBYLL 2.3c has no cross section of kaons at 10 TeV there."""
+are called and recorded otherwise (`_secondaries`). SIBYLL 2.3c has no cross section of kaons at 10 TeV there, 2.1 no
+lambdas."""
 
 FORMAT = 3
 """Version of the files; a library of another one is made anew."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from common.errors import BadInputError
 
 Spectrum = Literal["powerlaw", "h3a"]
-DepthKind = Literal["vertical", "slant"]
 
 GROUP_MASS = (1.0, 4.0, 14.0, 27.0, 56.0)
 """Mass number A of each group of cosmic-ray nuclei: H, He, CNO, MgAlSi, Fe. The order of every per-group array."""
@@ -76,19 +75,11 @@ class SimulatorConfig:
     field: bool = False
     """True for real showers in the Earth's magnetic field."""
 
-    depth_kind: DepthKind = "vertical"
-    """Meaning of the column ``depth_m``: metres below the surface, or metres of ice along the track."""
-
     depth_steps: int = 100
     """Number of equally spaced depths from which a row's is drawn (the converter of the production data)."""
 
     energy_cut_gev: float = 1.0
     """Energy at depth below which a muon is not recorded, GeV."""
-
-    def __post_init__(self) -> None:
-        """Raise BadInputError for an unknown ``depth_kind``, which a user may have named."""
-        if self.depth_kind not in get_args(DepthKind):
-            raise BadInputError(f"depth_kind = {self.depth_kind!r}: use one of {', '.join(get_args(DepthKind))}")
 
 
 PRESETS: Mapping[str, SimulatorConfig] = {

@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from workloads.muons.columns import slant_depth_m, vertical_depth_m
+from workloads.muons.columns import slant_depth_m
 from workloads.muons.showers.bundles import bundles_of_showers, vertical_depth_mwe
 from workloads.muons.showers.interactions import LibraryName, library_of
 from workloads.muons.simulator.config import (
@@ -81,31 +81,25 @@ class SimulatedPrimaries:
     mass_E: Float64
     cos_zenith_E: Float64
     depth_m_E: Float64
-    """Depth in vertical metres, also if the file's column is a slant depth."""
+    """Depth in vertical metres."""
 
     def __len__(self) -> int:
         return len(self.energy_gev_E)
 
-    def columns(self, config: SimulatorConfig) -> Float32:
+    def columns(self) -> Float32:
         """Values of the file's ``primary`` column: energy_gev, zenith_rad, mass_a, depth_m. (E, 4)."""
-        depth_m_E = self.depth_m_E
-        if config.depth_kind == "slant":
-            depth_m_E = slant_depth_m(self.cos_zenith_E, depth_m_E)
         columns_E4 = np.empty((len(self), 4), np.float32)
         columns_E4[:, 0] = self.energy_gev_E
         columns_E4[:, 1] = np.arccos(self.cos_zenith_E)
         columns_E4[:, 2] = self.mass_E
-        columns_E4[:, 3] = depth_m_E
+        columns_E4[:, 3] = self.depth_m_E
         return columns_E4
 
     @classmethod
-    def from_columns(cls, columns_E4: npt.ArrayLike, config: SimulatorConfig) -> SimulatedPrimaries:
+    def from_columns(cls, columns_E4: npt.ArrayLike) -> SimulatedPrimaries:
         """Primaries from a file's ``primary`` column, for a second set of muons."""
         energy_gev_E, zenith_rad_E, mass_E, depth_m_E = np.asarray(columns_E4, np.float64).T
-        cos_zenith_E = np.cos(zenith_rad_E)
-        if config.depth_kind == "slant":
-            depth_m_E = vertical_depth_m(cos_zenith_E, depth_m_E)
-        return cls(energy_gev_E.copy(), mass_E.copy(), cos_zenith_E, depth_m_E.copy())
+        return cls(energy_gev_E.copy(), mass_E.copy(), np.cos(zenith_rad_E), depth_m_E.copy())
 
 
 def h3a_flux(energy_gev: Float64, group: int) -> Float64:
@@ -369,7 +363,7 @@ def simulate(primaries: SimulatedPrimaries, config: SimulatorConfig, rng: np.ran
         np.multiply(radius_m_P, cos_P, out=out_P3[:, 1])
         np.multiply(radius_m_P, sin_P, out=out_P3[:, 2])
         out_P3[:, 0] = loss.energy_gev(chunk, surface_gev_P)
-    return SimulatedBundles(primaries.columns(config), counts_E, muons_P3)
+    return SimulatedBundles(primaries.columns(), counts_E, muons_P3)
 
 
 class SurfaceEnergies:
@@ -460,7 +454,7 @@ def simulate_showers(
             rng,
             field=config.field,
         )
-        return SimulatedBundles(rows.columns(config), counts_SD[reached_SD], muons_P3)
+        return SimulatedBundles(rows.columns(), counts_SD[reached_SD], muons_P3)
     top = replace(showers, depth_m_E=depth_m_SD[:, 0])
     truth_S = expect(top, config)
     counts_S = draw_counts(truth_S.mean_E, truth_S.shape_E, rng)
@@ -490,7 +484,7 @@ def simulate_showers(
         out_P3[:, 0] = loss.energy_gev(chunk, surface_gev_M[source_P])
         out_P3[:, 1] = radius_m_P * cos_M[source_P]
         out_P3[:, 2] = radius_m_P * sin_M[source_P]
-    return SimulatedBundles(rows.columns(config), counts_E, muons_P3)
+    return SimulatedBundles(rows.columns(), counts_E, muons_P3)
 
 
 def _survivors(surface_gev_M: Float32, counts_S: Int64, threshold_gev_SD: Float32) -> tuple[Int64, Int64]:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 import numpy as np
@@ -43,7 +43,7 @@ from workloads.base.dataset import (
 )
 from workloads.base.random_streams import file_stream
 from workloads.muons.showers.interactions import MODELS, LibraryName
-from workloads.muons.simulator.config import PRESETS, DepthKind, SimulatorConfig
+from workloads.muons.simulator.config import PRESETS, SimulatorConfig
 from workloads.muons.simulator.config import preset as preset_named
 from workloads.muons.simulator.muons import SimulatedBundles, sample_depths, sample_primaries, simulate_showers
 from workloads.muons.simulator.muons import simulate as simulate_bundles
@@ -222,7 +222,6 @@ def simulate_dataset(
     interactions: str | None = None,
     library: int = 1,
     field: bool = False,
-    depth_kind: DepthKind = "vertical",
     force: bool = False,
 ) -> Written:
     """Write muon bundles to the folder ``out``. Raises BadInputError.
@@ -230,7 +229,7 @@ def simulate_dataset(
     ``showers``: rows of a shower, each at another depth; 0: every row is its own event.
     ``energy``: lowest and highest of the primaries, GeV. ``interactions``, ``library``, ``field``: of real showers.
     """
-    config = replace(preset_named(preset), depth_kind=depth_kind)
+    config = preset_named(preset)
     if energy is not None:
         if not 0 < energy[0] < energy[1]:
             raise BadInputError(
@@ -284,13 +283,6 @@ def simulate_dataset(
     help="Seed of the library of interactions, made once in two minutes: take another one for held-out showers.",
 )
 @click.option("--field", is_flag=True, help="Real showers in the Earth's magnetic field, South Pole.")
-@click.option(
-    "--depth-kind",
-    type=click.Choice(get_args(DepthKind)),
-    default="vertical",
-    show_default=True,
-    help="Meaning of the depth column: metres below the surface, or metres of ice along the track.",
-)
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
 def simulate(out: Path, **options: Any) -> None:
     """Write muon bundles with known truth to OUT, in the production schema and directory layout.

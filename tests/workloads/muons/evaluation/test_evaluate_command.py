@@ -298,7 +298,7 @@ def test_a_run_beside_that_can_not_be_shown_is_one_line_and_exit_code_2(icestrea
 
 def test_events_of_one_shower_can_not_be_compared(icestream: Any, tmp_path: Path) -> None:
     write_tiny_run(tmp_path / "run")
-    write_dataset(tmp_path / "files", preset("bench"), DatasetPlan(200, 1, 1, depths_per_shower=200))
+    write_dataset(tmp_path / "files", preset("bench"), DatasetPlan(100, 1, 1, depths_per_shower=100))
     answer = icestream("evaluate", tmp_path / "run", "-i", tmp_path / "files")
     assert answer.code == 2
     assert "the events are all of one shower" in answer.err

@@ -26,14 +26,14 @@ def real_sample(num_events: int, seed: int = 1, config: SimulatorConfig = CONFIG
 
 def drawn_again(real: Sample, seed: int, config: SimulatorConfig = CONFIG) -> BundleArrays:
     """What a perfect generator gives for the same primaries."""
-    primaries = SimulatedPrimaries.from_columns(real.primary_E4, config)
+    primaries = SimulatedPrimaries.from_columns(real.primary_E4)
     rows = simulate(primaries, config, np.random.default_rng(seed))
     return BundleArrays.of(rows.counts_E, rows.muons_P3)
 
 
 def mean_counts(real: Sample, config: SimulatorConfig = CONFIG) -> Float64:
     """The true mean number of muons of each primary."""
-    return expect(SimulatedPrimaries.from_columns(real.primary_E4, config), config).mean_E
+    return expect(SimulatedPrimaries.from_columns(real.primary_E4), config).mean_E
 
 
 def muons_swapped_between_events(bundles: BundleArrays, seed: int) -> BundleArrays:

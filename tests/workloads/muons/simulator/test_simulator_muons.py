@@ -75,13 +75,10 @@ def test_h3a_energies_and_masses_follow_the_flux():
     assert np.mean(iron > 1e5) == pytest.approx(share, abs=0.01)
 
 
-@pytest.mark.parametrize(("depth_kind", "depth_m"), [("vertical", 2000.0), ("slant", 3998.1)])
-def test_primaries_read_back_from_their_columns_are_the_same(depth_kind, depth_m):
-    config = preset("bench", depth_kind=depth_kind)
-    inclined = SimulatedPrimaries(np.array([1e6]), np.array([1.0]), np.array([0.5]), np.array([2000.0]))
-    assert inclined.columns(config)[0, 3] == pytest.approx(depth_m, abs=0.5)
+def test_primaries_read_back_from_their_columns_are_the_same():
+    config = preset("bench")
     primaries = sample_primaries(1000, config, generator())
-    back = SimulatedPrimaries.from_columns(primaries.columns(config), config)
+    back = SimulatedPrimaries.from_columns(primaries.columns())
 
     np.testing.assert_allclose(back.energy_gev_E, primaries.energy_gev_E, rtol=1e-6)
     np.testing.assert_array_equal(back.mass_E, primaries.mass_E)
@@ -146,11 +143,9 @@ def test_energy_loss_satisfies_its_equation():
     assert (after - before) / step_mwe == pytest.approx(0.259 + 0.363e-3 * before, rel=1e-5)
 
 
-def test_an_unknown_preset_or_depth_kind_is_refused_with_the_known_ones():
+def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(BadInputError, match="corsika, bench"):
         preset("mupage")
-    with pytest.raises(BadInputError, match="depth_kind = 'deep': use one of vertical, slant"):
-        SimulatorConfig(depth_kind="deep")
 
 
 def test_the_spectrum_table_inverts_the_survival():
@@ -249,7 +244,7 @@ def test_showers_have_a_row_at_every_depth_each_with_the_mean_and_spread_of_the_
     assert (primary_SD4[:, :, :3] == primary_SD4[:, :1, :3]).all()
     assert (np.diff(counts_SD, axis=1) <= 0).all(), "muons only get fewer with depth"
 
-    truth = expect(SimulatedPrimaries.from_columns(rows.primary_E4, BENCH), BENCH)
+    truth = expect(SimulatedPrimaries.from_columns(rows.primary_E4), BENCH)
     mean_SD, shape_SD = truth.mean_E.reshape(-1, DEPTHS), truth.shape_E.reshape(-1, DEPTHS)
     variance_SD = mean_SD + mean_SD**2 / shape_SD
     assert (np.abs((counts_SD - mean_SD).sum(0)) < 3.5 * np.sqrt(variance_SD.sum(0))).all()
