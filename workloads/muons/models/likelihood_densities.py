@@ -292,8 +292,8 @@ class LikelihoodSampler:
 def known(standardise: Standardise, count_head: MixtureCountHead, primary_E4: Tensor, sizes_E: Tensor) -> Tensor:
     """Known numbers of events: bounded conditions, ln(1 + N) / 2, and by how much N is above expectation.
 
-    The last is what radii depend on most: a shower that begins deep has both more muons and wider ones. As a small
-    difference of two large inputs, ln N and its expectation, it was not learned in 5,000 steps. (E, 4), (E,) -> (E, K).
+    At fixed primary, radii go with the last: up to 60 % of what those of an event have in common in real showers. From
+    the others, as a small difference of ln N and its expectation, it was hardly learned. (E, 4), (E,) int64 -> (E, K).
     """
     conditions_EC = standardise.conditions(primary_E4)
     excess_E1 = count_head(conditions_EC).excess(sizes_E).unsqueeze(1)
