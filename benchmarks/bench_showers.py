@@ -22,7 +22,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from workloads.muons.showers.cascade import Primaries, muons_at_ground
+from workloads.muons.showers.cascade import muons_at_ground
 from workloads.muons.showers.ice import MuonsInIce
 from workloads.muons.showers.interactions import MODELS, LibraryName, library_of
 from workloads.muons.simulator.config import GROUP_MASS, SimulatorConfig, preset
@@ -71,9 +71,8 @@ def ground_flux(zenith_deg: float, showers: int, rng: np.random.Generator) -> tu
         low_gev = 1.2 * least_gev * mass
         energy_gev = low_gev * (most_gev / low_gev) ** rng.random(num)
         weight = h3a_flux(energy_gev, group) * energy_gev * np.log(most_gev / low_gev) / num * 1e-4
-        same = (np.full(num, value) for value in (np.cos(np.deg2rad(zenith_deg)), least_gev))
-        primaries = Primaries(energy_gev, np.full(num, int(mass)), *same)
-        muons = muons_at_ground(primaries, library, rng)
+        mass_S, cos_S = np.full(num, int(mass)), np.full(num, np.cos(np.deg2rad(zenith_deg)))
+        muons = muons_at_ground(energy_gev, mass_S, cos_S, np.full(num, least_gev), library, rng)
         energies.append(muons.energy_gev)
         weights.append(weight[muons.shower])
         codes.append(muons.pid)

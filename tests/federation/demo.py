@@ -21,7 +21,7 @@ CHAOS = (("status", 500), ("short", 20_000), ("reset", 20_000), ("corrupt", 5_00
 def fill(federation: Federation, events: int = 40_000, files: int = 6) -> None:
     """Two ranges of muon files and an empty one, alike in the public and in the protected namespace."""
     made = federation.workdir / "simulated"
-    write_dataset(made, preset("bench"), DatasetPlan(events, files, seed=1, files_per_range=files // 2))
+    write_dataset(made, preset("bench"), DatasetPlan(events, files, seed=1))
     for namespace in (PUBLIC, PROTECTED):
         for file in sorted(made.glob("*/*.parquet")):
             federation.put(f"{namespace}/{file.parent.name}/{file.name}", file.read_bytes())

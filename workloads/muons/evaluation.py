@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -280,14 +281,11 @@ def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> Simu
     Raises BadInputError for files that don't say so, or of several libraries.
     """
     keys = ("interactions", "library", "field")
-    found = {path: read_provenance(path) if file_kind(path) == "Parquet" else {} for path in paths}
-    for path, provenance in found.items():
-        if not provenance.get("interactions"):
-            raise BadInputError(f"{path} is not of `icestream simulate` with real showers: use --redraws FILES")
-    settings = {tuple(provenance[key] for key in keys) for provenance in found.values()}
-    if len(settings) > 1:
-        raise BadInputError(f"files of {len(settings)} libraries of interactions: evaluate those of one at a time")
-    return replace(config, **dict(zip(keys, settings.pop(), strict=True)))
+    footers = (read_provenance(path) if file_kind(path) == "Parquet" else {} for path in paths)
+    settings: list[dict[str, Any]] = [{key: footer.get(key) for key in keys} for footer in footers]
+    if not settings[0]["interactions"] or settings.count(settings[0]) < len(settings):
+        raise BadInputError("the files are not of `icestream simulate` with one library of interactions: use --redraws")
+    return replace(config, **settings[0])
 
 
 def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:

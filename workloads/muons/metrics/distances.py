@@ -265,8 +265,8 @@ class IntraEvent:
             for moments, weights_BE in zip(self._both, (weights_a_BE, weights_b_BE), strict=True)
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            of_real = real.correlations(weights_a_BF)
-            found = {name: of_b - of_real[name] for name, of_b in generated.correlations(weights_b_BF).items()}
+            difference_B = generated.correlation(weights_b_BF) - real.correlation(weights_a_BF)
+            found = {"energy_radius_correlation_within_events_difference": difference_B}
             for least in self._at_least:
                 ratio_B = generated.variance(weights_b_BF, least) / real.variance(weights_a_BF, least)
                 found[f"mean_log10_radius_variance_ratio_at_least_{least}"] = ratio_B
@@ -278,30 +278,19 @@ class _Moments:
 
     def __init__(self, bundles: BundleArrays) -> None:
         energy_P, radius_P = (bundles.features[name].values for name in ("log10_energy", "log10_radius"))
-        counts_F = bundles.counts_E[bundles.filled_F]
-        sums = [bundles.per_event(values_P) for values_P in (energy_P, radius_P)]
-        products = (energy_P**2, radius_P**2, energy_P * radius_P)
         self.filled_F = bundles.filled_F
-        # Columns: number, sums, sums of products, for a correlation over all muons.
-        self._sums_F6 = np.stack([counts_F, *sums, *(bundles.per_event(values_P) for values_P in products)], 1)
-        # The same inside the event: no mean, and products of differences from the event's mean.
-        (energy_F, radius_F) = sums
-        means = (energy_F**2, radius_F**2, energy_F * radius_F)
-        self._within_F3 = self._sums_F6[:, 3:] - np.stack(means, 1) / counts_F[:, None]
-        self._counts_F = counts_F
-        self._mean_radius_F = radius_F / counts_F
+        self._counts_F = bundles.counts_E[bundles.filled_F]
+        energy_F, radius_F = (bundles.per_event(values_P) / self._counts_F for values_P in (energy_P, radius_P))
+        # Sums of products of differences from the event's means.
+        products = (energy_P**2, energy_F**2), (radius_P**2, radius_F**2), (energy_P * radius_P, energy_F * radius_F)
+        self._within_3F = np.stack([bundles.per_event(of_P) - self._counts_F * of_F for of_P, of_F in products])
+        self._mean_radius_F = radius_F
 
-    def correlations(self, weights_BF: Float64) -> dict[str, Float64]:
-        """Return correlations of energy and radius, by the names of their differences."""
-        number, energy, radius, *squares = (weights_BF @ self._sums_F6).T
-        e_mean, r_mean = energy / number, radius / number
-        ee, rr, er = (sums / number for sums in squares)
-        ee_in, rr_in, er_in = (weights_BF @ self._within_F3).T
-        return {
-            "energy_radius_correlation_difference": (er - e_mean * r_mean)
-            / np.sqrt((ee - e_mean**2) * (rr - r_mean**2)),
-            "energy_radius_correlation_within_events_difference": er_in / np.sqrt(ee_in * rr_in),
-        }
+    def correlation(self, weights_BF: Float64) -> Float64:
+        """Return the correlation of energy and radius inside events. (B,)."""
+        energies_B, radii_B, both_B = self._within_3F @ weights_BF.T
+        correlation_B: Float64 = both_B / np.sqrt(energies_B * radii_B)
+        return correlation_B
 
     def variance(self, weights_BF: Float64, least: int) -> Float64:
         """Return the variance of the mean log10 r of events with at least ``least`` muons. (B,)."""

@@ -128,9 +128,6 @@ DEFINITIONS: Mapping[str, Definition] = {
     "energy_intraclass_by_mass_difference": Definition(
         "", "zero", "correlation of log10 E of two muons of an event, at one primary: generated - real"
     ),
-    "energy_radius_correlation_difference": Definition(
-        "", "zero", "correlation of log10 E and log10 r over all muons: generated - real"
-    ),
     "energy_radius_correlation_within_events_difference": Definition(
         "", "zero", "correlation of log10 E and log10 r inside events: generated - real"
     ),

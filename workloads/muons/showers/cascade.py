@@ -8,7 +8,6 @@ is below the threshold. Particles are those of `particles`; P particles, S showe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -111,10 +110,8 @@ class Atmosphere:
         return between_P
 
 
-@cache
-def atmosphere() -> Atmosphere:
-    """Return the tables, built once in a process."""
-    return Atmosphere()
+atmosphere = cache(Atmosphere)
+"""Built once in a process."""
 
 
 def height_m(cos_P: Float64, along_m_P: Float64) -> Float64:
@@ -131,27 +128,26 @@ def along_m(cos_P: Float64, height_m_P: Float64) -> Float64:
     return extra_m2 / (np.sqrt(down_m**2 + extra_m2) + down_m)
 
 
-@dataclass(frozen=True)
-class Primaries:
-    """Nuclei at the top of the atmosphere, one a shower."""
-
-    energy_gev_S: Float64
-    mass_S: Int64
-    cos_zenith_S: Float64
-    threshold_gev_S: Float64
-    """Energy below which particles are dropped, for a nucleus by nucleon."""
-
-
 def muons_at_ground(
-    primaries: Primaries, library: Library, rng: np.random.Generator, *, field: bool = False
+    energy_gev_S: Float64,
+    mass_S: Int64,
+    cos_S: Float64,
+    threshold_gev_S: Float64,
+    library: Library,
+    rng: np.random.Generator,
+    *,
+    field: bool = False,
 ) -> Particles:
-    """Return the muons above each shower's threshold at the ground, in no order. ``field``: bent by the Earth's."""
-    cos_S, threshold_gev_S = primaries.cos_zenith_S, primaries.threshold_gev_S
+    """Return the muons of nuclei at the top of the atmosphere, one a shower, at the ground, in no order.
+
+    ``threshold_gev_S``: energy below which particles are dropped, for a nucleus by nucleon.
+    ``field``: muons are bent by the Earth's.
+    """
     num = len(cos_S)
     particles = Particles(
         np.arange(num),
-        np.where(primaries.mass_S > 1, NUCLEUS + primaries.mass_S, 2212),
-        primaries.energy_gev_S.astype(np.float64),
+        np.where(mass_S > 1, NUCLEUS + mass_S, 2212),
+        energy_gev_S.astype(np.float64),
         along_m(cos_S, np.full(num, TOP_M)),
         *(np.zeros(num) for _ in range(4)),
     )
@@ -168,8 +164,7 @@ def muons_at_ground(
         nucleons = np.where(particles.pid > NUCLEUS, particles.pid - NUCLEUS, 1)
         particles = particles.take(particles.energy_gev > threshold_gev_S[particles.shower] * nucleons)
     at_ground = Particles.joined(muons)
-    azimuth_S = rng.uniform(0, 2 * np.pi, num) if field else None
-    _to_ground(at_ground, cos_S, azimuth_S, rng)
+    _to_ground(at_ground, cos_S, rng.uniform(0, 2 * np.pi, num) if field else None, rng)
     return at_ground
 
 

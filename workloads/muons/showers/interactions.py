@@ -221,8 +221,11 @@ def _cross_sections(name: LibraryName) -> dict[str, np.ndarray]:
 
     air = CompositeTarget([("N14", _NITROGEN_SHARE), ("O16", 1 - _NITROGEN_SHARE)])
     generator = _generator(name.model, name.seed)
-    sigma_mb = [[_production_mb(generator, FixedTarget(10**lg, pid, air)) for lg in _SIGMA_LG] for pid in _SIGMA_OF]
-    return {"sigma_mb": np.array(sigma_mb)}
+    sigma_mb = np.empty((len(_SIGMA_OF), len(_SIGMA_LG)))
+    for row, column in np.ndindex(sigma_mb.shape):
+        generator.kinematics = FixedTarget(10 ** _SIGMA_LG[column], _SIGMA_OF[row], air)
+        sigma_mb[row, column] = generator.cross_section().prod
+    return {"sigma_mb": sigma_mb}
 
 
 def _nuclei(seed: int) -> dict[str, np.ndarray]:
@@ -251,11 +254,6 @@ def _nuclei(seed: int) -> dict[str, np.ndarray]:
         "num_fragments": np.array(num_fragments).reshape(shape),
         "fragments": np.concatenate(fragments),
     }
-
-
-def _production_mb(generator: Any, kinematics: Any) -> float:
-    generator.kinematics = kinematics
-    return float(generator.cross_section().prod)
 
 
 class Library:

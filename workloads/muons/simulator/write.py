@@ -5,7 +5,7 @@
     OUT/0001000-0001999/bundles_0001000.parquet
 
 A directory is named after its range of a thousand file numbers. As in production, not all of them exist:
-a range holds its first ``files_per_range`` numbers, and the next file opens the next range.
+a range holds its first numbers, as many as there are ranges, and the next file opens the next range.
 
 A file depends only on the configuration, the seed, its index and its number of rows: each can be written separately
 and in any order. Same versions of numpy and pyarrow on the same kind of CPU: same bytes.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil, sqrt
@@ -82,13 +82,8 @@ class DatasetPlan:
     seed: int
     depths_per_shower: int = 0
     """Rows of a shower, which share its id; 0: each row is a separate event."""
-    files_per_range: int = 0
-    """Files in a directory; 0: about the square root of ``num_files``, so that small demos have several directories."""
 
     def __post_init__(self) -> None:
-        check_request(self.num_events, self.num_files, self.seed)
-        if not 0 <= self.files_per_range <= NUMBERS_PER_RANGE:
-            raise BadInputError(f"files_per_range = {self.files_per_range}: must be 0 to {NUMBERS_PER_RANGE}")
         if not 0 <= self.depths_per_shower <= SimulatorConfig.depth_steps:
             raise BadInputError(
                 f"rows per shower = {self.depths_per_shower}: must be 0 to {SimulatorConfig.depth_steps}"
@@ -98,11 +93,7 @@ class DatasetPlan:
             raise BadInputError(
                 f"events = {self.num_events} are not whole showers of {self.depths_per_shower} rows: use {fitting}"
             )
-        if self.num_events // self.rows_per_unit < self.num_files:
-            raise BadInputError(
-                f"{self.num_events // self.rows_per_unit} showers for {self.num_files} files: "
-                "every file needs at least one"
-            )
+        check_request(self.num_events // self.rows_per_unit, self.num_files, self.seed)
 
     @property
     def rows_per_unit(self) -> int:
@@ -115,7 +106,7 @@ class DatasetPlan:
 
     def relative_path(self, file_index: int) -> Path:
         """Range directory and name of one file."""
-        files_per_range = self.files_per_range or min(ceil(sqrt(self.num_files)), NUMBERS_PER_RANGE)
+        files_per_range = min(ceil(sqrt(self.num_files)), NUMBERS_PER_RANGE)  # several directories for small demos, too
         range_index, place = divmod(file_index, files_per_range)
         first = range_index * NUMBERS_PER_RANGE
         return Path(f"{first:07d}-{first + NUMBERS_PER_RANGE - 1:07d}") / f"bundles_{first + place:07d}.parquet"
@@ -130,22 +121,16 @@ def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, over
     library = LibraryName(config.interactions, config.library) if config.interactions else None
     processes = len(os.sched_getaffinity(0)) if library and library.provenance else 1
     files = {out / plan.relative_path(index): index for index in range(plan.num_files)}
-    kept = set[Path]()
-    if library and not overwrite and _is_begun(files, config, plan):
-        kept = {path for path in files if path.exists()}
+    kept = {path for path in files if library and not overwrite and path.exists()}
+    if kept and all(read_provenance(path) == _provenance(config, plan, files[path]) for path in kept):
         note(f"{out}: {len(kept)} of {len(files)} files are there and stay")
     else:
+        kept.clear()
         prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
     if library:
         library.folder()  # made once, and not by each process
     missing = [(path, index) for path, index in files.items() if path not in kept]
-    return write_files(partial(_write, config, plan), missing, processes)
-
-
-def _is_begun(files: Mapping[Path, int], config: SimulatorConfig, plan: DatasetPlan) -> bool:
-    """Return True if the files that are there are of the same data set; False if there is none, or another one."""
-    there = [path for path in files if path.exists()]
-    return bool(there) and all(read_provenance(path) == _provenance(config, plan, files[path]) for path in there)
+    return write_files(partial(write_file, config, plan), missing, processes)
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -161,12 +146,9 @@ def _provenance(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> 
     return found
 
 
-def _write(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]) -> Written:
-    return write_file(job[0], config, plan, job[1])
-
-
-def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
-    """Write one file of the data set, completely or not at all."""
+def write_file(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]) -> Written:
+    """Write the file of this path and index of the data set, completely or not at all."""
+    path, file_index = job
     path.parent.mkdir(parents=True, exist_ok=True)
     tables = _tables(config, plan, file_index)
     counted = ((table, table.num_rows, len(table["muons"].combine_chunks().flatten())) for table in tables)

@@ -122,7 +122,7 @@ CAUGHT_BY = {
     },
     "deterministic counts": {"count_pit_ks", "log10_count_w1", "conditional_log10_count_w1"},
     "E and r independent": {
-        *("energy_radius_correlation_difference", "energy_radius_correlation_within_events_difference"),
+        "energy_radius_correlation_within_events_difference",
         "weighted_radius_m_w1",
     },
     "clipped energies": {"energy_above_10_tev_ratio"},

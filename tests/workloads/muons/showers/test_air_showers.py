@@ -9,7 +9,6 @@ from workloads.muons.columns import EARTH_RADIUS_M
 from workloads.muons.showers.cascade import (
     GROUND_M,
     TOP_M,
-    Primaries,
     along_m,
     atmosphere,
     height_m,
@@ -121,12 +120,12 @@ class Splitting:
 
 
 def primaries(num, energy_gev=1e5, mass=1, cos=1.0, threshold_gev=400.0):
-    return Primaries(*(np.full(num, value) for value in (energy_gev, mass, cos, threshold_gev)))
+    return tuple(np.full(num, value) for value in (energy_gev, mass, cos, threshold_gev))
 
 
 def test_no_shower_has_more_energy_in_muons_than_its_primary_and_none_is_below_the_threshold():
     for mass in (1, 14, 56):
-        muons = muons_at_ground(primaries(400, 1e6, mass), Splitting(80.0), np.random.default_rng(4))
+        muons = muons_at_ground(*primaries(400, 1e6, mass), Splitting(80.0), np.random.default_rng(4))
         energy_gev = np.bincount(muons.shower, muons.energy_gev, 400)
         assert len(muons) > 200
         assert (energy_gev < 0.8 * 1e6).all(), "a fifth is lost at the first interaction"
@@ -140,7 +139,7 @@ def test_pions_decay_as_often_as_the_density_of_the_air_allows():
     # Exponential air of scale height h, d = m h / (c τ E) << 1: a pion made at depth X decays before it interacts with
     # probability ∫ d / X' exp(-(X' - X) / λ) dX' from X on, whose mean over an exponential X of the same λ is d.
     # Pions have 0.4 of 20 TeV; a muon has a uniform share of that, from 57 % on. No later pion is above 6 TeV.
-    muons = muons_at_ground(primaries(100_000, 2e4, threshold_gev=6e3), Splitting(80.0), np.random.default_rng(5))
+    muons = muons_at_ground(*primaries(100_000, 2e4, threshold_gev=6e3), Splitting(80.0), np.random.default_rng(5))
     least = (MASS_GEV[13] / MASS_GEV[211]) ** 2
     expected = 2 * (1 - 6 / 8) / (1 - least) * MASS_GEV[211] * 6417 / (7.8045 * 8e3)
 
@@ -150,7 +149,7 @@ def test_pions_decay_as_often_as_the_density_of_the_air_allows():
 def test_the_magnetic_field_bends_muons_of_both_charges_apart_across_the_plane_of_the_axis():
     one = primaries(3000, 1e5, cos=0.5)
     without, bent = (
-        muons_at_ground(one, Splitting(80.0), np.random.default_rng(7), field=field) for field in (False, True)
+        muons_at_ground(*one, Splitting(80.0), np.random.default_rng(7), field=field) for field in (False, True)
     )
     spread = [np.std(muons.y_m) / np.std(muons.x_m) for muons in (without, bent)]
 

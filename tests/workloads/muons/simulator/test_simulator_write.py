@@ -60,14 +60,14 @@ def test_row_groups_hold_ten_thousand_rows_or_the_whole_showers_that_fit(tmp_pat
 
 
 def test_files_lie_in_range_directories_of_a_thousand_numbers(tmp_path):
-    write_dataset(tmp_path, BENCH, DatasetPlan(5, 5, seed=1, files_per_range=2))
+    write_dataset(tmp_path, BENCH, DatasetPlan(5, 5, seed=1))
 
     assert sorted(digests(tmp_path)) == [
         "0000000-0000999/bundles_0000000.parquet",
         "0000000-0000999/bundles_0000001.parquet",
+        "0000000-0000999/bundles_0000002.parquet",
         "0001000-0001999/bundles_0001000.parquet",
         "0001000-0001999/bundles_0001001.parquet",
-        "0002000-0002999/bundles_0002000.parquet",
     ]
 
 
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path, 
     for name, seed in (("one", 3), ("two", 3), ("other", 4)):
         write_dataset(tmp_path / name, BENCH, DatasetPlan(600, 3, seed, depths))
     plan = DatasetPlan(600, 3, 3, depths)
-    write_file(tmp_path / "alone" / plan.relative_path(2), BENCH, plan, 2)
+    write_file(BENCH, plan, (tmp_path / "alone" / plan.relative_path(2), 2))
 
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert digests(tmp_path / "alone").items() <= digests(tmp_path / "one").items()
@@ -102,10 +102,9 @@ def test_an_interrupted_file_leaves_nothing_behind(tmp_path, monkeypatch):
         ({"num_files": 0}, "files = 0"),
         ({"num_events": 2, "num_files": 3}, "at least one event"),
         ({"seed": -1}, "seed = -1"),
-        ({"files_per_range": 1001}, "files_per_range"),
         ({"depths_per_shower": -1}, "rows per shower"),
         ({"num_events": 101, "depths_per_shower": 10}, "use 110"),
-        ({"num_events": 20, "num_files": 3, "depths_per_shower": 10}, "2 showers for 3 files"),
+        ({"num_events": 20, "num_files": 3, "depths_per_shower": 10}, "events = 2, files = 3"),
     ],
 )
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields, message):
