@@ -27,9 +27,9 @@ DENSITY = (0.55, 0.7)
 # Of each count: the limit that `make lint` holds, and the goal that the limit falls to.
 LIMITS = {
     "product lines": (52_790, 46_000),
-    "product files": (218, 218),
-    "test lines": (48_650, 42_000),
-    "settings": (108, 108),
+    "product files": (215, 215),
+    "test lines": (48_100, 42_000),
+    "settings": (105, 105),
     "words of pages": (42_500, 42_500),
 }
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

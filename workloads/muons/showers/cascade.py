@@ -111,7 +111,6 @@ class Atmosphere:
 
 
 atmosphere = cache(Atmosphere)
-"""Built once in a process."""
 
 
 def height_m(cos_P: Float64, along_m_P: Float64) -> Float64:

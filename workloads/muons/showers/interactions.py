@@ -25,11 +25,7 @@ from common.slow_progress import SlowProgress
 from workloads.base.dataset import in_processes
 from workloads.muons.showers.particles import FOLLOWED, Float64, Int64
 
-MODELS = {
-    "sibyll23d": "Sibyll23d",
-    "sibyll23dstar": "Sibyll23dStarMixed",
-    "sibyll23e": "Sibyll23e",
-}
+MODELS = {"sibyll23d": "Sibyll23d", "sibyll23dstar": "Sibyll23dStarMixed", "sibyll23e": "Sibyll23e"}
 """Interaction models by name, and their classes in chromo: those that need no files beside the package. Others
 are called and recorded otherwise (`_secondaries`). SIBYLL 2.3c has no cross section of kaons at 10 TeV there, 2.1 no
 lambdas."""

@@ -16,7 +16,6 @@ GROUP_MASS = (1.0, 4.0, 14.0, 27.0, 56.0)
 GROUP_CHARGE = (1.0, 2.0, 7.0, 13.0, 26.0)
 """Charge number Z of each group: a population's cutoff energy is its rigidity times Z."""
 
-
 MASS_FRACTIONS = (0.2, 0.2, 0.2, 0.2, 0.2)
 """Share of events of each group for the spectrum ``powerlaw``: equal, as in 5-component CORSIKA runs."""
 
