@@ -69,8 +69,8 @@ def ground_flux(zenith_deg: float, showers: int, rng: np.random.Generator) -> tu
     for group, mass in enumerate(GROUP_MASS):
         num = showers // (group + 1)  # most muons are of protons
         low_gev = 1.2 * least_gev * mass
-        energy_gev = low_gev * (most_gev / low_gev) ** rng.random(num)
-        weight = h3a_flux(energy_gev, group) * energy_gev * np.log(most_gev / low_gev) / num * 1e-4
+        energy_gev = low_gev / (1 - rng.random(num) * (1 - low_gev / most_gev))  # E^-2, by which the errors are least
+        weight = h3a_flux(energy_gev, group) * energy_gev**2 * (1 / low_gev - 1 / most_gev) / num * 1e-4
         mass_S, cos_S = np.full(num, int(mass)), np.full(num, np.cos(np.deg2rad(zenith_deg)))
         muons = muons_at_ground(energy_gev, mass_S, cos_S, np.full(num, least_gev), library, rng)
         energies.append(muons.energy_gev)

@@ -7,7 +7,8 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import astuple, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -103,7 +104,7 @@ def write_files(write_file: Callable[[Job], Written], jobs: Sequence[Job], proce
 def in_processes(
     function: Callable[[Job], Result], jobs: Iterable[Job], processes: int, *, jobs_of_process: int | None = None
 ) -> Iterator[Callable[[], Result]]:
-    """Yield functions that return the results or raise, in the order in which they are ready; here, for one process.
+    """Yield functions that return the results or raise, in the order of the jobs; in this process, if it is one.
 
     Processes are spawned: a fork would copy the locks of torch's threads. Each ends after ``jobs_of_process`` jobs.
     """
@@ -114,10 +115,18 @@ def in_processes(
         processes, get_context("spawn"), _start_worker, (os.getpid(),), max_tasks_per_child=jobs_of_process
     )
     try:
-        for future in as_completed([pool.submit(function, job) for job in jobs]):
-            yield future.result
+        yield from [partial(_result, pool.submit(function, job)) for job in jobs]
     finally:
+        for process in list((pool._processes or {}).values()):  # after Ctrl-C or an error nobody wants what they are at
+            process.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+def _result(future: Future[Result]) -> Result:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise BadInputError("a process ended: out of memory, or a script without `if __name__ == '__main__'`") from None
 
 
 def _start_worker(parent: int) -> None:

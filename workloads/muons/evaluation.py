@@ -39,7 +39,7 @@ from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate
 from workloads.muons.models.config import MAX_COUNT
 from workloads.muons.primaries import Primaries
 from workloads.muons.purposes import MuonPurpose
-from workloads.muons.showers.interactions import ragged
+from workloads.muons.showers.interactions import FORMAT, ragged
 from workloads.muons.simulator.config import GROUP_MASS, MASS_FRACTIONS, NATURAL_FLUX, SimulatorConfig, preset
 from workloads.muons.simulator.muons import SimulatedPrimaries, h3a_flux, sample_primaries, simulate, simulate_showers
 from workloads.muons.simulator.write import read_provenance
@@ -280,12 +280,13 @@ def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> Simu
 
     Raises BadInputError for files that don't say so, or of several libraries.
     """
-    keys = ("interactions", "library", "field")
+    keys = ("interactions", "library", "field", "library_format")
     footers = (read_provenance(path) if file_kind(path) == "Parquet" else {} for path in paths)
-    settings: list[dict[str, Any]] = [{key: footer.get(key) for key in keys} for footer in footers]
-    if not settings[0]["interactions"] or settings.count(settings[0]) < len(settings):
+    found = {tuple(footer.get(key) for key in keys) for footer in footers}
+    (*settings, library_format), *others = found
+    if others or library_format != FORMAT:
         raise BadInputError("the files are not of `icestream simulate` with one library of interactions: use --redraws")
-    return replace(config, **settings[0])
+    return replace(config, **dict[str, Any](zip(keys, settings, strict=False)))
 
 
 def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:

@@ -54,9 +54,7 @@ def bundles_of_showers(
             for p in parts
         ]
         return np.concatenate([counts for counts, _ in found]), np.concatenate([muons for _, muons in found])
-    if (energy_gev_S > MOST_ENERGY_GEV).any() or (cos_S < LEAST_COS_ZENITH).any():
-        most_deg = np.rad2deg(np.arccos(LEAST_COS_ZENITH))
-        raise BadInputError(f"real showers end at {MOST_ENERGY_GEV:g} GeV, and at {most_deg:.0f}° of zenith angle")
+    require_known(float(energy_gev_S.max(initial=0)), float(cos_S.min(initial=1)))
     reached_SD = np.isfinite(depth_m_SD)
     depth_m_SD = np.where(reached_SD, depth_m_SD, depth_m_SD[:, :1])
     slant_m_SD = slant_depth_m(cos_S[:, None], depth_m_SD)
@@ -83,3 +81,10 @@ def bundles_of_showers(
     row_P = np.concatenate(rows)
     counts = np.bincount(row_P, minlength=depth_m_SD.size).reshape(depth_m_SD.shape)
     return counts, np.concatenate(columns)[np.argsort(row_P, kind="stable")]
+
+
+def require_known(energy_gev: float, cos_zenith: float) -> None:
+    """Raise BadInputError for a primary that the simulation doesn't reach."""
+    if energy_gev > MOST_ENERGY_GEV or cos_zenith < LEAST_COS_ZENITH:
+        most_deg = np.rad2deg(np.arccos(LEAST_COS_ZENITH))
+        raise BadInputError(f"real showers end at {MOST_ENERGY_GEV:g} GeV, and at {most_deg:.0f}° of zenith angle")

@@ -43,8 +43,7 @@ _LAYERS = (
 a + b exp(-h / c), and above 100 km a - h / c."""
 _HIGHEST_M, _HIGHEST = 100e3, (0.00207722, 5.4303203e7)
 
-_STEP_M, _STEP_LOG_GCM2, _NUM_COS = 100.0, 0.02, 64
-_LEAST_GCM2 = 1e-4
+_STEP_M, _STEP_LOG_GCM2, _NUM_COS, _LEAST_GCM2 = 100.0, 0.02, 64, 1e-4
 
 _FERMI_PT_GEV = 0.09
 """Width of a transverse momentum component of a fragment: Goldhaber, Phys. Lett. B 53 (1974) 306."""
@@ -56,8 +55,8 @@ _SCALE_M = 7000.0
 _LOSS_GEV_PER_GCM2, _LOSS_PER_GCM2 = 2.5e-3, 3e-6
 """Mean loss of muons in air."""
 
-FIELD_T = (1.6e-5, -5.2e-5)
-"""Earth's field at the South Pole: horizontal, and upwards (IGRF)."""
+FIELD_T = (1.6e-5, 5.2e-5)
+"""Earth's field at the South Pole: horizontal, and upwards, out of the ground (IGRF)."""
 _BEND_GEV_PER_T_M = 0.2998
 
 _MASSES = np.array([MASS_GEV[abs(pid)] for pid in FOLLOWED.tolist()])

@@ -6,10 +6,10 @@ hundred times as fast as the model itself. P projectiles, S secondaries, F fragm
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -53,7 +53,6 @@ LEAST_THRESHOLD_GEV = KEPT_ABOVE_GEV * 10 ** (REACH * LG_STEP)
 _CODE_STEP = 2.2e-4
 """Step of -ln of a share of the energy, which is kept as a whole number of 16 bits."""
 
-AIR_MASS = 14.55
 _NITROGEN_SHARE = 0.78
 _NUCLEAR_LG = (3.0, 5.0, 7.0)
 _NUCLEAR_DRAWS = 600
@@ -61,8 +60,8 @@ _MASSES = range(2, 57)
 _SIGMA_LG = np.arange(2.0, 8.6, 0.2)
 _SIGMA_OF = (2212, 211, 321)
 _SIGMA_ROW = np.array([0, 0, 1, 1, 2, 2, 2, 0, 0, 0])
-_GCM2_MB = AIR_MASS * 1660.54
-"""Interaction length in g/cm² times cross section in millibarn."""
+_GCM2_MB = 14.55 * 1660.54
+"""Interaction length in g/cm² times cross section in millibarn, for the mean mass number of air."""
 
 
 def _projectile_rows() -> Int64:
@@ -97,7 +96,7 @@ class LibraryName:
             raise BadInputError(
                 "real showers need the package chromo: pip install 'icestream[showers]', or use another --preset"
             ) from None
-        return {"interactions": self.model, "chromo": chromo, "library": self.seed}
+        return {"interactions": self.model, "chromo": chromo, "library": self.seed, "library_format": FORMAT}
 
     def folder(self) -> Path:
         """Return the library's folder, made now if it is missing: minutes, with progress. Raises BadInputError."""
@@ -109,34 +108,28 @@ class LibraryName:
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=parent) as made:
                 make_library(Path(made) / "whole", self)
-                with suppress(FileExistsError):  # another process was faster
+                with suppress(OSError):  # another process was faster
                     (Path(made) / "whole").rename(folder)
         return folder
 
 
 def make_library(folder: Path, name: LibraryName, part: float = 1.0) -> None:
     """Write all arrays of a library, of this part of the interactions, to a new folder."""
-    jobs = [
-        partial(_interactions, name, row, band, part) for row in range(len(PROJECTILES)) for band in range(len(EVENTS))
-    ]
+    cells = np.ndindex(len(PROJECTILES), len(EVENTS))
+    jobs = [partial(_interactions, name, row, band, part) for row, band in cells]
     jobs += [partial(_cross_sections, name), partial(_nuclei, name.seed)]
-    results: dict[int, dict[str, np.ndarray]] = {}
+    results: list[dict[str, np.ndarray]] = []
     with SlowProgress(f"interactions of {name.model}, kept for later: parts", len(jobs)) as progress:
         # A process for each job: the state of a model in Fortran would hang on those before.
         cores = len(os.sched_getaffinity(0))
-        for result in in_processes(_numbered, list(enumerate(jobs)), cores, jobs_of_process=1):
-            number, arrays = result()
-            results[number] = arrays
+        for result in in_processes(operator.call, jobs, cores, jobs_of_process=1):
+            results.append(result())
             progress.advance(1)
-    *pieces, sigma, nuclei = (results[number] for number in range(len(jobs)))
+    *pieces, sigma, nuclei = results
     joined = {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
     folder.mkdir()
     for key, values in (joined | sigma | nuclei).items():
         np.save(folder / f"{key}.npy", values)
-
-
-def _numbered(job: tuple[int, Callable[[], dict[str, np.ndarray]]]) -> tuple[int, dict[str, np.ndarray]]:
-    return job[0], job[1]()
 
 
 def _generator(model: str, seed: int) -> Any:
@@ -332,7 +325,5 @@ def _interpolated(table: Float64, row_P: Int64, at_P: Float64) -> Float64:
     return between_P
 
 
-@lru_cache(maxsize=2)
-def library_of(name: LibraryName) -> Library:
-    """Return a library, opened once in a process."""
-    return Library(name.folder())
+library_of = lru_cache(2)(lambda name: Library(name.folder()))
+"""Library of a name, opened once in a process."""

@@ -17,7 +17,6 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 NUCLEUS = 10_000
-NUCLEON_MASS_GEV = 0.9389
 MUON, ELECTRON, NEUTRINO_E, NEUTRINO_MU, PION_0 = 13, 11, 12, 14, 111
 
 MASS_GEV = {

@@ -82,15 +82,8 @@ class SimulatorConfig:
 
 
 PRESETS: Mapping[str, SimulatorConfig] = {
-    # Real showers: IceCube's depths, within reach of the library of interactions.
-    "sibyll": SimulatorConfig(
-        gamma=1.5,
-        energy_min_gev=3e4,
-        energy_max_gev=1e8,
-        zenith_max_deg=70.0,
-        depth_range_m=(1450.0, 2450.0),
-        interactions="sibyll23d",
-    ),
+    # Real showers: E^-1.5, zenith angles up to 70°, IceCube's depths; within reach of the library of interactions.
+    "sibyll": SimulatorConfig("powerlaw", 1.5, 3e4, 1e8, 70.0, (1450.0, 2450.0), "sibyll23d"),
     # Similar to a 5-component CORSIKA run: most rows empty, a few thousand muons at most.
     "corsika": SimulatorConfig(energy_min_gev=1e4, energy_max_gev=1e10),
     # For benchmarks and demos: some muons in most rows, a moderate tail.

@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil, sqrt
@@ -42,6 +43,7 @@ from workloads.base.dataset import (
     write_tables,
 )
 from workloads.base.random_streams import file_stream
+from workloads.muons.showers.bundles import require_known
 from workloads.muons.showers.interactions import MODELS, LibraryName
 from workloads.muons.simulator.config import PRESETS, SimulatorConfig
 from workloads.muons.simulator.config import preset as preset_named
@@ -121,8 +123,10 @@ def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, over
     library = LibraryName(config.interactions, config.library) if config.interactions else None
     processes = len(os.sched_getaffinity(0)) if library and library.provenance else 1
     files = {out / plan.relative_path(index): index for index in range(plan.num_files)}
-    kept = {path for path in files if library and not overwrite and path.exists()}
-    if kept and all(read_provenance(path) == _provenance(config, plan, files[path]) for path in kept):
+    kept = set(out.rglob("*.parquet")) if library and not overwrite else set()
+    for part in out.rglob("bundles_*.part") if library else ():
+        part.unlink()  # of a killed command
+    if kept and all(path in files and read_provenance(path) == _provenance(config, plan, files[path]) for path in kept):
         note(f"{out}: {len(kept)} of {len(files)} files are there and stay")
     else:
         kept.clear()
@@ -134,8 +138,10 @@ def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, over
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
-    """Return how a file was simulated; empty if its footer doesn't say so."""
-    found: dict[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(PROVENANCE, b"{}"))
+    """Return how a file was simulated; empty if its footer doesn't say so, or is damaged."""
+    found: dict[str, Any] = {}
+    with suppress(pa.ArrowInvalid, ValueError):
+        found = json.loads((pq.read_schema(path).metadata or {}).get(PROVENANCE, b"{}"))
     return found
 
 
@@ -219,6 +225,7 @@ def simulate_dataset(
             )
         config = replace(config, energy_min_gev=energy[0], energy_max_gev=energy[1])
     if config.interactions:
+        require_known(config.energy_max_gev, 1.0)
         config = replace(config, interactions=interactions or config.interactions, library=library, field=field)
     elif interactions or field or library != SimulatorConfig.library:
         raise BadInputError(

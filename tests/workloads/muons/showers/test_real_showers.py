@@ -1,5 +1,6 @@
 """Real showers, from a library of SIBYLL's interactions that is small, and made here."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -73,12 +74,13 @@ def test_a_nucleus_is_its_wounded_nucleons_and_its_fragments(library):
     assert 10 < lengths[-1] < 16, "iron in air at 100 TeV a nucleon, g/cm²"
 
 
-def test_mean_numbers_of_muons_are_near_elberts_and_spread_more_than_poissons_by_far_less_than_independent_nucleons():
+def test_mean_numbers_of_muons_are_as_measured_and_spread_more_than_poissons():
+    """benchmarks/results/2026-11-29-showers.md, with the error of a hundredth of the library. Elbert: 4.8, 9.5, 50."""
     rng = np.random.default_rng(3)
-    for energy_gev, mass, elbert in ((1e6, 1.0, 4.79), (1e6, 56.0, 9.5), (1e7, 14.0, 50.0)):
+    for energy_gev, mass, mean, fano in ((1e6, 1.0, 5.3, 1.9), (1e6, 56.0, 10.7, 1.6), (1e7, 14.0, 57.0, 3.5)):
         counts = simulate(fixed(1500, energy_gev, mass), SIBYLL, rng).counts_E
-        assert counts.mean() == pytest.approx(elbert, rel=0.35)
-        assert counts.var() / counts.mean() > 1.3
+        assert counts.mean() == pytest.approx(mean, rel=0.12)
+        assert counts.var() / counts.mean() == pytest.approx(fano, rel=0.25)
 
 
 def test_rows_of_a_shower_lose_muons_with_depth_and_are_strongly_correlated():
@@ -86,16 +88,21 @@ def test_rows_of_a_shower_lose_muons_with_depth_and_are_strongly_correlated():
     depths = np.tile([1500.0, 2400.0, np.inf], (800, 1))
     counts = simulate_showers(fixed(800, 1e7, 1.0), depths, SIBYLL, rng).counts_E.reshape(800, 2)
     assert (counts[:, 1] <= counts[:, 0]).all()
-    assert 0.6 < counts[:, 1].mean() / counts[:, 0].mean() * 2 < 1.6
+    assert counts[:, 1].mean() / counts[:, 0].mean() == pytest.approx(0.5, abs=0.1)
     assert np.corrcoef(counts.T)[0, 1] > 0.85
 
 
-def test_the_same_command_makes_the_same_bytes_goes_on_where_it_was_stopped_and_says_what_it_made(tmp_path):
+def test_the_same_command_makes_the_same_bytes_goes_on_where_it_stopped_and_says_what_it_made(tmp_path, monkeypatch):
     arguments = {"events": 900, "files": 3, "seed": 5, "preset": "sibyll", "showers": 3}
     simulate_dataset(tmp_path / "one", **arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        simulate_dataset(tmp_path / "alone", **arguments)
+    alone = {file.name: file.read_bytes() for file in (tmp_path / "alone").rglob("*.parquet")}
     files = sorted((tmp_path / "one").rglob("*.parquet"))
     whole = {file.name: file.read_bytes() for file in files}
-    files[1].unlink()
+    assert alone == whole, "in one process"
+    files[1].rename(files[1].with_name(files[1].name + ".part"))
     kept = files[0].stat().st_mtime_ns
     assert simulate_dataset(tmp_path / "one", **arguments).num_files == 1
     assert {file.name: file.read_bytes() for file in files} == whole
@@ -104,14 +111,16 @@ def test_the_same_command_makes_the_same_bytes_goes_on_where_it_was_stopped_and_
     found = read_provenance(files[2])
     expected = {"interactions": "sibyll23d", "chromo": "0.11.0", "library": 1, "seed": 5, "file": 2, "field": False}
     assert found.items() >= expected.items()
-    with pytest.raises(BadInputError, match="not empty"):
-        simulate_dataset(tmp_path / "one", **(arguments | {"seed": 6}))
+    files[0].write_bytes(b"PAR1, or not")
+    for changed in ({}, {"seed": 6}, {"energy": (3e4, 1e7)}):
+        with pytest.raises(BadInputError, match="not empty"):
+            simulate_dataset(tmp_path / "one", **(arguments | changed))
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--preset", "sibyll", "--energy", "1e5", "1e9"], "1e\\+08 GeV"),
+        (["--preset", "sibyll", "--energy", "1e5", "1.01e8"], "1e\\+08 GeV"),
         (["--preset", "bench", "--field"], "--preset sibyll"),
         (["--preset", "bench", "--energy", "1e6", "1e5"], "energy = 1e"),
     ],
