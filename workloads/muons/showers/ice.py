@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
-from scipy.integrate import cumulative_trapezoid
-from scipy.interpolate import CubicSpline
 
 Float64 = npt.NDArray[np.float64]
 
@@ -36,9 +34,8 @@ and Dahl 1991) must not be taken step by step. It is taken at 10 radiation lengt
 than any single angle, which the size of the nuclei bounds, and its variance grows evenly (Rossi, Greisen: 15.0 MeV).
 """
 
-V_CUT = 0.01
-ENERGY_CUT_GEV = 1.0
-"""Energy at which a muon stops."""
+V_CUT, ENERGY_CUT_GEV = 0.01, 1.0
+"""Lost fraction from which a loss is drawn, and energy at which a muon stops."""
 
 _ROOT_E = np.sqrt(np.e)
 _LN_V = np.concatenate([np.linspace(np.log(1e-6), np.log(V_CUT), 241)[:-1], np.linspace(np.log(V_CUT), 0.0, 401)])
@@ -145,6 +142,9 @@ class MuonsInIce:
     """Tables of the losses, and muons on their way: ``mean_loss_gev_per_mwe`` of each kind at ``energies_gev``."""
 
     def __init__(self) -> None:
+        from scipy.integrate import cumulative_trapezoid  # the image that makes toy data has no scipy
+        from scipy.interpolate import CubicSpline
+
         self.energies_gev = np.logspace(0.0, 9.0, 91)
         self.mean_loss_gev_per_mwe = {"ionisation": ionisation_gev_per_mwe(self.energies_gev)}
         self.mean_loss_gev_per_mwe |= {kind: np.zeros(len(self.energies_gev)) for kind in RADIATIVE}
