@@ -114,11 +114,14 @@ def in_processes(
     pool = ProcessPoolExecutor(
         processes, get_context("spawn"), _start_worker, (os.getpid(),), max_tasks_per_child=jobs_of_process
     )
+    futures = [pool.submit(function, job) for job in jobs]
     try:
-        yield from [partial(_result, pool.submit(function, job)) for job in jobs]
+        yield from (partial(_result, future) for future in futures)
     finally:
-        for process in list((pool._processes or {}).values()):  # after Ctrl-C or an error nobody wants what they are at
-            process.terminate()
+        # After Ctrl-C or an error nobody wants the rest. One that is killed as it waits keeps the queue's lock.
+        if not all(future.done() for future in futures):
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
         pool.shutdown(cancel_futures=True)
 
 

@@ -47,11 +47,8 @@ _STEP_M, _STEP_LOG_GCM2, _NUM_COS, _LEAST_GCM2 = 100.0, 0.02, 64, 1e-4
 
 _FERMI_PT_GEV = 0.09
 """Width of a transverse momentum component of a fragment: Goldhaber, Phys. Lett. B 53 (1974) 306."""
-_AIR_RADIATION_LENGTH_GCM2 = 36.66
-_SCATTERING_GEV = 0.0136
-"""Multiple scattering on a way x: rms angle 13.6 MeV / E (x / X0)^½ in a plane."""
-_SCALE_M = 7000.0
-"""Scale height of the air that scatters muons."""
+_AIR_RADIATION_LENGTH_GCM2, _SCATTERING_GEV, _SCALE_M = 36.66, 0.0136, 7000.0
+"""Multiple scattering on a way x: rms angle 13.6 MeV / E (x / X0)^½ in a plane. Scale height of the air for it."""
 _LOSS_GEV_PER_GCM2, _LOSS_PER_GCM2 = 2.5e-3, 3e-6
 """Mean loss of muons in air."""
 

@@ -54,8 +54,7 @@ _CODE_STEP = 2.2e-4
 """Step of -ln of a share of the energy, which is kept as a whole number of 16 bits."""
 
 _NITROGEN_SHARE = 0.78
-_NUCLEAR_LG = (3.0, 5.0, 7.0)
-_NUCLEAR_DRAWS = 600
+_NUCLEAR_LG, _NUCLEAR_DRAWS = (3.0, 5.0, 7.0), 600
 _MASSES = range(2, 57)
 _SIGMA_LG = np.arange(2.0, 8.6, 0.2)
 _SIGMA_OF = (2212, 211, 321)
