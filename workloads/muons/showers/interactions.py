@@ -116,7 +116,7 @@ def make_library(folder: Path, name: LibraryName, part: float = 1.0) -> None:
     """Write all arrays of a library, of this part of the interactions, to a new folder."""
     cells = np.ndindex(len(PROJECTILES), len(EVENTS))
     jobs = [partial(_interactions, name, row, band, part) for row, band in cells]
-    jobs += [partial(_cross_sections, name), partial(_nuclei, name.seed)]
+    jobs += [partial(_cross_sections, name), partial(_nuclei, name.seed, part)]
     results: list[dict[str, np.ndarray]] = []
     with SlowProgress(f"interactions of {name.model}, kept for later: parts", len(jobs)) as progress:
         # A process for each job: the state of a model in Fortran would hang on those before.
@@ -216,7 +216,7 @@ def _cross_sections(name: LibraryName) -> dict[str, np.ndarray]:
     return {"sigma_mb": sigma_mb}
 
 
-def _nuclei(seed: int) -> dict[str, np.ndarray]:
+def _nuclei(seed: int, part: float) -> dict[str, np.ndarray]:
     """Return numbers of wounded nucleons of nuclei, and mass numbers of their fragments.
 
     By SIBYLL's Glauber calculation and its abrasion and ablation, for all models. What chromo makes of an event's
@@ -226,17 +226,18 @@ def _nuclei(seed: int) -> dict[str, np.ndarray]:
 
     generator = _generator("sibyll23d", seed)
     library, wounded, num_fragments, fragments = generator._lib, [], [], []
+    draws = max(round(part * _NUCLEAR_DRAWS), 100)
     for mass in _MASSES:
         for lg in _NUCLEAR_LG:
             generator.kinematics = FixedTarget(10**lg, (mass, mass // 2), "N14")
-            for _ in range(_NUCLEAR_DRAWS):
+            for _ in range(draws):
                 library.sibnuc(mass, 14, generator.kinematics.ecm)
                 codes = np.array(library.s_plnuc.lla[: int(library.s_plnuc.npa)])
                 pieces = codes[codes > 1000] - 1000
                 wounded.append(mass - pieces.sum())
                 num_fragments.append(len(pieces))
                 fragments.append(pieces.astype(np.int16))
-    shape = (len(_MASSES), len(_NUCLEAR_LG), _NUCLEAR_DRAWS)
+    shape = (len(_MASSES), len(_NUCLEAR_LG), draws)
     return {
         "wounded": np.array(wounded).reshape(shape),
         "num_fragments": np.array(num_fragments).reshape(shape),
@@ -299,7 +300,7 @@ class Library:
         """
         at_P = (np.log10(energy_gev_P / mass_P) - _NUCLEAR_LG[0]) / (_NUCLEAR_LG[1] - _NUCLEAR_LG[0])
         column_P = np.clip(np.rint(at_P).astype(np.int64), 0, len(_NUCLEAR_LG) - 1)
-        place_P = mass_P - _MASSES[0], column_P, rng.integers(0, _NUCLEAR_DRAWS, len(mass_P))
+        place_P = mass_P - _MASSES[0], column_P, rng.integers(0, self._wounded.shape[2], len(mass_P))
         nucleus_F, index_F = ragged(self._fragment_starts[place_P], self._num_fragments[place_P])
         return self._wounded[place_P], nucleus_F, self._fragments[index_F].astype(np.int64)
 
