@@ -10,7 +10,6 @@ import operator
 import os
 import tempfile
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -107,8 +106,11 @@ class LibraryName:
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=parent) as made:
                 make_library(Path(made) / "whole", self)
-                with suppress(OSError):  # another process was faster
+                try:
                     (Path(made) / "whole").rename(folder)
+                except OSError:
+                    if not folder.is_dir():  # else another process was faster
+                        raise
         return folder
 
 
@@ -175,8 +177,7 @@ def _secondaries(generator: Any, events: int, energy_gev: float) -> tuple[np.nda
     They are read from SIBYLL's own record: chromo's copy of an event takes three times as long as the event.
     """
     record = generator._lib.hepevt
-    momenta: list[np.ndarray] = []
-    codes: list[np.ndarray] = []
+    momenta, codes = list[np.ndarray](), list[np.ndarray]()
     library, kinematics = generator._lib, generator.kinematics
     projectile = library.isib_pdg2pid(int(kinematics.p1))
     for _ in range(events):

@@ -119,13 +119,12 @@ def _by_channel(parents: Particles, species: int, pids: tuple[int, ...], rng: np
         if abs(pid) in NOT_FOLLOWED:
             continue
         rest_gev_D = np.sqrt(mass_gev**2 + (momentum_3D**2).sum(0))
-        energy_gev_D = parents.energy_gev * (rest_gev_D + momentum_3D[2]) / parent_gev
         daughter = parents.take(np.arange(len(parents)))
         conjugate = species not in SELF_CONJUGATE and abs(pid) not in SELF_CONJUGATE
         daughter.pid = np.where((parents.pid < 0) & conjugate, -pid, pid)
-        daughter.energy_gev = energy_gev_D
-        daughter.slope_x = parents.slope_x + momentum_3D[0] / energy_gev_D
-        daughter.slope_y = parents.slope_y + momentum_3D[1] / energy_gev_D
+        daughter.energy_gev *= (rest_gev_D + momentum_3D[2]) / parent_gev
+        daughter.slope_x += momentum_3D[0] / daughter.energy_gev
+        daughter.slope_y += momentum_3D[1] / daughter.energy_gev
         daughters.append(daughter)
     return daughters
 
