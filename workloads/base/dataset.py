@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing import get_context
 from operator import add
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import pyarrow as pa
@@ -118,11 +118,14 @@ def in_processes(
     try:
         yield from (partial(_result, future) for future in futures)
     finally:
-        # After Ctrl-C or an error nobody wants the rest. One that is killed as it waits keeps the queue's lock.
-        if not all(future.done() for future in futures):
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-        pool.shutdown(cancel_futures=True)
+        children, manager = pool._processes, cast(Any, pool._executor_manager_thread)
+        is_complete = all(future.done() and future.exception() is None for future in futures)
+        pool.shutdown(wait=is_complete, cancel_futures=True)
+        # After Ctrl-C or an error nobody wants the rest. One that is killed as it waits keeps the queue's lock: all go.
+        while not is_complete and manager.is_alive():
+            for process in list(children.values()):
+                process.kill()
+            manager.join(0.1)
 
 
 def _result(future: Future[Result]) -> Result:

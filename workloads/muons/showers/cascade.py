@@ -226,8 +226,7 @@ def _of_hadrons(hadrons: Particles, cos_S: Float64, library: Library, rng: np.ra
 
 def _to_ground(muons: Particles, cos_S: Float64, azimuth_S: Float64 | None, rng: np.random.Generator) -> None:
     """Move muons to the ground, in place: scattering, mean loss, and with an azimuth the Earth's field."""
-    cos_M = cos_S[muons.shower]
-    air = atmosphere()
+    cos_M, air = cos_S[muons.shower], atmosphere()
     ground_gcm2 = np.exp(air.log_gcm2(cos_M, np.full(len(muons), GROUND_M)))
     way_gcm2 = np.maximum(ground_gcm2 - np.exp(air.log_gcm2(cos_M, height_m(cos_M, muons.along_m))), 0.0)
     angle = _SCATTERING_GEV / muons.energy_gev * np.sqrt(way_gcm2 / _AIR_RADIATION_LENGTH_GCM2)
@@ -244,8 +243,7 @@ def _to_ground(muons: Particles, cos_S: Float64, azimuth_S: Float64 | None, rng:
         slope += kick
     if azimuth_S is not None:
         # x lies in the vertical plane of the axis, y is horizontal, z points up along the axis; muons fly to -z.
-        horizontal_t, upward_t = FIELD_T
-        azimuth_M = azimuth_S[muons.shower]
+        (horizontal_t, upward_t), azimuth_M = FIELD_T, azimuth_S[muons.shower]
         along_x_t = horizontal_t * np.cos(azimuth_M) * cos_M - upward_t * np.sqrt(1 - cos_M**2)
         along_y_t = -horizontal_t * np.sin(azimuth_M)
         charge = np.where(muons.pid < 0, 1.0, -1.0)  # 13 is the negative muon

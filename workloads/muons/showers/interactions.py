@@ -64,8 +64,7 @@ _GCM2_MB = 14.55 * 1660.54
 
 def _projectile_rows() -> Int64:
     rows = dict(zip(PROJECTILES, range(len(PROJECTILES)), strict=True)) | {310: 6, -3122: 9}
-    for hyperon in (3222, 3112, 3322, 3312):
-        rows |= {hyperon: 7, -hyperon: 9}
+    rows |= {sign * hyperon: 8 - sign for hyperon in (3222, 3112, 3322, 3312) for sign in (-1, 1)}
     return np.array([rows.get(pid, -1) for pid in FOLLOWED.tolist()])
 
 
