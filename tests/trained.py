@@ -32,7 +32,7 @@ def make_likelihood_sampler(config: LikelihoodConfig, *, count_steps: int = 0) -
     """The same for the likelihood model, with events of the preset `bench`."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        standardise = Standardise(config.network, config.network.energy_cut_gev)
+        standardise = Standardise(config.network, config.network.energy_cut_gev, polar=True)
         count_head = MixtureCountHead(config.network)
         muons = MuonDensities(standardise.num_features, config.network)
     _fit(standardise, count_head, "bench", count_steps)

@@ -70,7 +70,7 @@ EVENT = FunctionInput(
 
 
 def azimuth(*, used: bool) -> FunctionInput:
-    """Input of the angle about the axis, which a model that learned x and y takes without effect."""
+    """Input of the angle about the axis, which a model that learned it takes without effect."""
     unused = "" if used else "; not used by this model"
     return FunctionInput("azimuth", "particles", "uniform", 0, f" in [0, 1): azimuth in turns, drawn flat{unused}")
 
@@ -110,11 +110,12 @@ class GeneratorFunction(nn.Module):
         raw_PF = features_PF * of.feature_spread_F + of.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0]) + of.energy_cut_gev
         if not of.symmetric:
-            unused_P = 0 * azimuth_P  # keeps the same inputs for every model
+            energy_P = energy_P + 0 * azimuth_P  # keeps the same inputs for every model
+        if not of.polar:
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
-            return torch.stack([energy_P + unused_P, x_P, y_P], 1)
+            return torch.stack([energy_P, x_P, y_P], 1)
         radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
-        angle_P = azimuth_P * (2 * math.pi)
+        angle_P = azimuth_P * (2 * math.pi) if of.symmetric else raw_PF[:, 2]
         return torch.stack([energy_P, radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
 
 
@@ -167,7 +168,7 @@ class WganFunction(GeneratorFunction):
     ) -> Tensor:  # fmt: skip
         """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
 
-        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned x and y ignores it. ``event_P``:
+        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned it ignores it. ``event_P``:
         row of each particle's event, not decreasing.
         """
         features_PF = self._features(primary_E4, _segments(counts_E, event_P), z_global_EZ, z_local_PZ)

@@ -105,7 +105,7 @@ class LikelihoodNetworks:
         self.config = config
         self.device = device = context.device
         with context.initial_weights():
-            self.standardise = Standardise(config.network, config.network.energy_cut_gev).to(device)
+            self.standardise = Standardise(config.network, config.network.energy_cut_gev, polar=True).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)
             self.muons = MuonDensities(self.standardise.num_features, config.network).to(device)
         self.averaged = AveragedWeights(self.muons, AVERAGE_DECAY)

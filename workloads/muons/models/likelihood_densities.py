@@ -2,6 +2,8 @@
 
     p(muons | c, N) = ∫ dz p(z | c, N) Π_i p(lg E_i | z, c, N) p(position_i | lg E_i, z, c, N)
 
+A learned azimuth is the last feature, with a periodic density.
+
 z is what the muons of an event share, such as the height where the shower began. It is in no condition: a bound (ELBO,
 arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event.
 
@@ -29,8 +31,10 @@ COMPONENTS = 8
 LOG_SPREAD_RANGE = (-5.0, 3.0)
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 NUM_KNOWN = NUM_CONDITIONS + 2
-_ENERGY, _POSITION = 0, 1
+_ENERGY, _RADIUS, _AZIMUTH = 0, 1, 2
 _REACH, _LOG_SPREAD = 1.5, -1.0
+_AZIMUTH_LOG_SPREAD = -0.5
+"""Of components at equal distances on the circle: at first flat, within 1e-5."""
 _PRIOR_REACH, _PRIOR_LOG_SPREAD = 1.2, -0.3
 _PRIOR_POWER = 0.75
 """Exponent of the muons seen in the additional weight of an event for the prior: large events show their z, small ones
@@ -69,6 +73,11 @@ def draw(mixture_PX: Tensor, uniform_P1: Tensor, normal_P1: Tensor) -> Tensor:
     chosen_1P = (uniform_P1.t() * steps_KP[-1] > steps_KP[:-1]).sum(0, keepdim=True)
     spread_1P = log_spreads_KP.gather(0, chosen_1P).clamp(*LOG_SPREAD_RANGE).exp()
     return (means_KP.gather(0, chosen_1P) + spread_1P * normal_P1.t()).t()
+
+
+def wrapped(angle: Tensor) -> Tensor:
+    """Angle from -π to π of each angle in radians, of any shape."""
+    return angle - 2 * math.pi * (angle / (2 * math.pi)).round()
 
 
 class Bound(NamedTuple):
@@ -111,7 +120,8 @@ class MuonDensities(nn.Module):
         # Of the first of z; the rest are normal. Showers that begin deep make it skewed: with a normal, large events
         # had 15 % too little variance between them. The mixture follows what the encoder finds.
         self.prior = mixture_layer(NUM_KNOWN, _PRIOR_REACH, _PRIOR_LOG_SPREAD)
-        self.embedding = _silu_layers(num_features + NUM_KNOWN, width)
+        # Not of the azimuth, in which muons of an event hardly have anything in common.
+        self.embedding = _silu_layers(_AZIMUTH + NUM_KNOWN, width)
         to_posterior = Linear(width, 2 * latent, wide=True)
         self.posterior = nn.Sequential(Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
         inputs = NUM_KNOWN + latent
@@ -124,12 +134,12 @@ class MuonDensities(nn.Module):
             to_posterior.weight.mul_(0.1)
             self.shift.weight.zero_()
             # z matters from the start. Where it did not, the encoder of some variants stayed at the prior for good.
-            self.shift.weight[_POSITION, NUM_KNOWN] = 0.4
+            self.shift.weight[_RADIUS, NUM_KNOWN] = 0.4
             self.shift.weight[_ENERGY, NUM_KNOWN + min(latent - 1, 1)] = 0.2
 
     def bound(self, features_PF: Tensor, known_EK: Tensor, segments: Segments, normal_EZ: Tensor) -> Bound:
         """Bound of each event, with z from the encoder by ``normal_EZ``. (P, F), (E, K), (E, Z) -> 2 times (E,)."""
-        embedded_PD = self.embedding(torch.cat([features_PF, spread(known_EK, segments)], 1))
+        embedded_PD = self.embedding(torch.cat([features_PF[:, :_AZIMUTH], spread(known_EK, segments)], 1))
         mean_ED = pool(embedded_PD, segments, ("mean",))
         mean_EZ, log_spread_EZ = self.posterior(joined([mean_ED, known_EK], mean_ED.dtype)).chunk(2, 1)
         log_spread_EZ = log_spread_EZ.clamp(*LOG_SPREAD_RANGE)
@@ -160,7 +170,12 @@ class MuonDensities(nn.Module):
         log_p_P = log_density(energy_PX, shifted_PF[:, :1])
         for number, position in enumerate(self.positions, 1):
             mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], segments)
-            log_p_P = log_p_P + log_density(mixture_PX, shifted_PF[:, number : number + 1] - line_P1)
+            value_P1 = shifted_PF[:, number : number + 1] - line_P1
+            if number < _AZIMUTH:
+                log_p_P = log_p_P + log_density(mixture_PX, value_P1)
+            else:
+                turns = [log_density(mixture_PX, wrapped(value_P1) + 2 * math.pi * turn) for turn in (-1, 0, 1)]
+                log_p_P = log_p_P + torch.logsumexp(torch.stack(turns), 0)
         return segment_sum(-log_p_P, segments)
 
     def draw(self, known_EK: Tensor, segments: Segments, draws: Draws) -> Tensor:
@@ -174,7 +189,7 @@ class MuonDensities(nn.Module):
             own = slice(number, number + 1)
             mixture_PX, line_P1 = position(context_ED, features_PF, segments)
             value_P1 = draw(mixture_PX, draws.uniform_PF[:, own], draws.normal_PF[:, own]) + line_P1 + shift_PF[:, own]
-            features_PF = torch.cat([features_PF, value_P1], 1)
+            features_PF = torch.cat([features_PF, value_P1 if number < _AZIMUTH else wrapped(value_P1)], 1)
         return features_PF
 
     def _of_event(self, inputs_EI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,9 +206,11 @@ class _Position(nn.Module):
         super().__init__()
         width = config.hidden
         self.of_context, self.of_features = Linear(width, width), Linear(number, width, bias=False)
-        self.network = nn.Sequential(
-            nn.SiLU(), Linear(width, width), nn.SiLU(), mixture_layer(width, _REACH, _LOG_SPREAD)
-        )
+        mixture = mixture_layer(width, _REACH, _LOG_SPREAD)
+        if number == _AZIMUTH:
+            mixture = mixture_layer(width, math.pi * (1 - 1 / COMPONENTS), _AZIMUTH_LOG_SPREAD)
+            nn.init.zeros_(mixture.bias[:COMPONENTS])
+        self.network = nn.Sequential(nn.SiLU(), Linear(width, width), nn.SiLU(), mixture)
         self.slope = Linear(width, number, wide=True)
         with torch.no_grad():
             self.slope.weight.mul_(0.1)
@@ -243,7 +260,7 @@ class LikelihoodSampler:
 
         Raises KeyError or RuntimeError if the networks differ, or before the first training batch.
         """
-        standardise = Standardise(config.network, config.network.energy_cut_gev).to(device)
+        standardise = Standardise(config.network, config.network.energy_cut_gev, polar=True).to(device)
         count_head = MixtureCountHead(config.network).to(device)
         muons = MuonDensities(standardise.num_features, config.network).to(device)
         networks = task_state["networks"]

@@ -23,7 +23,7 @@ MIN_ENERGY_GEV = 1e-3
 MIN_RADIUS_M = 1e-3
 """Lower limit of distances to the shower axis in a density, which diverges there."""
 RADIUS_OFFSET_M = 0.1
-"""r0 in lg(r + r0), with a symmetric azimuth: smaller distances to the shower axis are not resolved."""
+"""r0 in lg(r + r0): smaller distances to the shower axis are not resolved."""
 POSITION_SCALE_M = 3.0
 """Scale in asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
 DEPTH_OFFSET_M = 1.0
@@ -46,11 +46,15 @@ class Standardise(nn.Module):
     conditions_fitted: Tensor
     features_fitted: Tensor
 
-    def __init__(self, config: MuonNetworkConfig, energy_cut_gev: float = 0.0) -> None:
-        """``energy_cut_gev``: the first feature is lg(E - cut), so that no energy below the cut has features."""
+    def __init__(self, config: MuonNetworkConfig, energy_cut_gev: float = 0.0, *, polar: bool = False) -> None:
+        """``energy_cut_gev``: the first feature is lg(E - cut), so that no energy below the cut has features.
+
+        ``polar``: a learned azimuth is a feature itself, in radians, beside lg(r + r0), and not in x and y.
+        """
         super().__init__()
         self.energy_cut_gev = energy_cut_gev
         self.symmetric = config.azimuth == "symmetric"
+        self.polar = polar or self.symmetric
         self.num_features = 2 if self.symmetric else 3
         self.register_buffer("condition_mean_C", torch.zeros(NUM_CONDITIONS))
         self.register_buffer("condition_spread_C", torch.ones(NUM_CONDITIONS))
@@ -81,6 +85,8 @@ class Standardise(nn.Module):
             raise RuntimeError("features are already fitted: a refit would change what the weights mean")
         mean_and_spread = self.feature_mean_F, self.feature_spread_F
         _fit(self._raw_features(muons_P3), total or len(muons_P3), sum_over_ranks, *mean_and_spread)
+        if self.polar:  # an angle stays what it is
+            self.feature_mean_F[2:], self.feature_spread_F[2:] = 0.0, 1.0
         self.features_fitted.fill_(True)
         self.has_features = True
 
@@ -110,9 +116,12 @@ class Standardise(nn.Module):
         """
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0]) + self.energy_cut_gev
-        if self.symmetric:
+        if self.polar:
             radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
-            azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
+            if self.symmetric:
+                azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
+            else:
+                azimuth_P = raw_PF[:, 2]
             x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
         else:
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
@@ -123,17 +132,16 @@ class Standardise(nn.Module):
         return (muons_P3[:, 0] < self.energy_cut_gev).sum()
 
     def log_scale(self, muons_P3: Tensor) -> Tensor:
-        """Log of the features' volume per volume of (lg E, x, y), x and y in metres. (P, 3) -> (P,) float32.
+        """Log of the polar features' volume per volume of (lg E, x, y), x and y in metres. (P, 3) -> (P,) float32.
 
         Added to a log density of standardised features, it gives one that doesn't depend on the standardisation.
         """
         energy_P, x_P, y_P = muons_P3.unbind(1)
         above_P = self._above_cut(energy_P)
         log_scale_P = (above_P + self.energy_cut_gev).log() - above_P.log() - self.feature_spread_F.log().sum()
-        if self.symmetric:  # a density in r becomes one in x and y, flat in the azimuth
-            radius_P = torch.hypot(x_P, y_P).clamp_min(MIN_RADIUS_M)
-            return log_scale_P - ((radius_P + RADIUS_OFFSET_M) * _LN_10 * 2 * math.pi * radius_P).log()
-        return log_scale_P - 0.5 * sum((one_P.square() + POSITION_SCALE_M**2).log() for one_P in (x_P, y_P))
+        radius_P = torch.hypot(x_P, y_P).clamp_min(MIN_RADIUS_M)
+        turn = 2 * math.pi if self.symmetric else 1.0  # an azimuth that isn't learned is flat
+        return log_scale_P - ((radius_P + RADIUS_OFFSET_M) * _LN_10 * turn * radius_P).log()
 
     def _above_cut(self, energy_P: Tensor) -> Tensor:
         return (energy_P - self.energy_cut_gev).clamp_min(MIN_ENERGY_GEV)
@@ -141,8 +149,9 @@ class Standardise(nn.Module):
     def _raw_features(self, muons_P3: Tensor) -> Tensor:
         energy_P, x_P, y_P = muons_P3.unbind(1)
         lg_energy_P = self._above_cut(energy_P).log10()
-        if self.symmetric:
-            return torch.stack([lg_energy_P, (torch.hypot(x_P, y_P) + RADIUS_OFFSET_M).log10()], 1)
+        if self.polar:
+            lg_radius_P = (torch.hypot(x_P, y_P) + RADIUS_OFFSET_M).log10()
+            return torch.stack([lg_energy_P, lg_radius_P, torch.atan2(y_P, x_P)][: self.num_features], 1)
         return torch.stack([lg_energy_P, (x_P / POSITION_SCALE_M).asinh(), (y_P / POSITION_SCALE_M).asinh()], 1)
 
 
