@@ -22,7 +22,7 @@ class MuonNetworkConfig(ConfigBranch):
     """Features of the muons: a checkpoint fits only the network it was written with."""
 
     azimuth: Literal["symmetric", "learned"] = "symmetric"
-    """``symmetric``: the radius is generated and the azimuth drawn uniformly. ``learned``: x and y are generated,
+    """``symmetric``: the radius is generated and the azimuth drawn uniformly. ``learned``: it is generated, too,
     for data where a magnetic field or the detector breaks the symmetry."""
 
     zero_truncated_counts: bool = False

@@ -121,10 +121,11 @@ def test_for_the_prior_alone_a_large_event_has_more_weight() -> None:
         torch.testing.assert_close(many, 8 * one)
 
 
-def test_drawn_muons_have_the_density_that_is_said_which_integrates_to_1() -> None:
+@pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
+def test_drawn_muons_have_the_density_that_is_said_which_integrates_to_1(azimuth: str) -> None:
     """The mean of q / p over draws from p is 1 for any density q that is narrower than p."""
     torch.manual_seed(9)  # densities without narrow peaks, where few draws hold most of the mean
-    muons, num = make().networks.muons.requires_grad_(False), 20_000
+    muons, num = make(network={"azimuth": azimuth}).networks.muons.requires_grad_(False), 20_000
     segments, known_EK = Segments.from_counts(torch.ones(num, dtype=torch.int64), num), torch.randn(1, NUM_KNOWN)
     known_EK = known_EK.expand(num, -1)
     drawn = Draws.of(segments, muons.latent, muons.num_features, random(1))
@@ -138,6 +139,26 @@ def test_drawn_muons_have_the_density_that_is_said_which_integrates_to_1() -> No
     log_q_E = (-0.5 * away_PF.square() - spread_F.log() - 0.5 * math.log(2 * math.pi)).sum(1)
 
     assert float((log_q_E + nll_E).exp().mean()) == pytest.approx(1, abs=0.1)
+
+
+def test_a_learned_azimuth_has_a_periodic_density_at_first_flat() -> None:
+    networks, num = trained(1, network={"azimuth": "learned"}).networks, 64
+    muons, turn_P = networks.muons.requires_grad_(False), torch.arange(num) * (2 * math.pi / num)
+    segments, known_EK = Segments.from_counts(torch.ones(num, dtype=torch.int64), num), torch.zeros(num, NUM_KNOWN)
+
+    def nll(shift: float) -> Tensor:
+        muons_P3 = torch.stack([torch.full((num,), 50.0), turn_P.cos(), turn_P.sin()], 1)
+        features_PF = networks.standardise.features(muons_P3) + torch.tensor([0.0, 0.0, shift])
+        return muons.nll_given(torch.zeros(num, 2), features_PF, known_EK, segments)
+
+    first_P = nll(0)
+    muons.shift.bias[2] = 2.5
+    muons.get_submodule("positions.1.network.3").bias.normal_(generator=random())
+    peaked_P = nll(0)
+
+    assert float(first_P.std()) < 0.1 < float(peaked_P.std())
+    torch.testing.assert_close(peaked_P, nll(2 * math.pi))
+    assert float((first_P.mean() - peaked_P).exp().mean()) == pytest.approx(1, abs=0.01)
 
 
 # ---- Training.

@@ -39,8 +39,9 @@ def test_conditions_are_the_five_named_quantities() -> None:
     torch.testing.assert_close(conditions, torch.tensor([[6.0, 5.0, 0.5, 1.0, 3.0]]))
 
 
-def test_learned_muons_come_back_from_their_features() -> None:
-    fitted = standardise("learned")
+@pytest.mark.parametrize("polar", [False, True])
+def test_learned_muons_come_back_from_their_features(polar: bool) -> None:
+    fitted = Standardise(WganNetworkConfig(azimuth="learned"), polar=polar)
     muons = some_muons()
     fitted.fit_features(muons)
 
