@@ -27,14 +27,14 @@ from benchmarks.gpu.counting import counted
 from workloads.base.context import StepContext
 from workloads.base.device import tune_cpu
 from workloads.base.native import layers
-from workloads.muons.models.config import LikelihoodConfig, LikelihoodNetworkConfig, WganConfig
+from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.wgan import WganTask
 
 MODELS: dict[str, Callable[[StepContext], Any]] = {
     "wgan": lambda context: WganTask(WganConfig(), context),
     "likelihood": lambda context: LikelihoodTask(
-        LikelihoodConfig(network=LikelihoodNetworkConfig(energy_cut_gev=0.0)), context
+        LikelihoodConfig(network=MuonNetworkConfig(energy_cut_gev=0.0)), context
     ),
 }
 BYTES_STEPS = 2

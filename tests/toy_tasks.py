@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from benchmarks.reference_step import use_sgd
 from workloads.base.context import StepContext
 from workloads.base.step import BaseTask
-from workloads.muons.models.config import LikelihoodConfig, LikelihoodNetworkConfig, WganConfig, WganNetworkConfig
+from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig, MuonNetworkConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.wgan import WganTask
 from workloads.muons.models.wgan_networks import Draw, WganEvents, WganNetworks
 
 CPU = torch.device("cpu")
 CONTEXT = StepContext(CPU, seed=1)
-SMALL_WGAN = WganNetworkConfig(hidden=16, z_global=4, z_local=4)
-SMALL_LIKELIHOOD = LikelihoodNetworkConfig(hidden=16, energy_cut_gev=0.0)
+SMALL_WGAN = MuonNetworkConfig(hidden=16, z_global=4, z_local=4)
+SMALL_LIKELIHOOD = MuonNetworkConfig(hidden=16, energy_cut_gev=0.0)
 
 
 def make_wgan(context: StepContext = CONTEXT, **settings: Any) -> WganTask:

@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.bench_operators import CPU, cut_batch, operators_of
 from workloads.base.context import StepContext
-from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.config import WganConfig, MuonNetworkConfig
 from workloads.muons.models.wgan import WganTask
 
 MOST_OPERATORS = 1200
-SMALL = WganNetworkConfig(hidden=8)
+SMALL = MuonNetworkConfig(hidden=8)
 
 
 def make_task() -> WganTask:

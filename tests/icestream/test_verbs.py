@@ -31,14 +31,14 @@ from workloads.direction.models.config import SetsConfig
 from workloads.direction.models.task import DirectionTask
 from workloads.muons import evaluation as muon_evaluation
 from workloads.muons.evaluation import EvaluationRequest
-from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.config import WganConfig, MuonNetworkConfig
 
 FIELDS = ("energy_gev", "zenith_rad", "mass_a", "depth_m")
 
 
 @pytest.fixture(scope="session")
 def muon_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    wgan = WganConfig(network=WganNetworkConfig(hidden=16))
+    wgan = WganConfig(network=MuonNetworkConfig(hidden=16))
     config = Config(input=("data",))
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"wgan": wgan})})
     folder = tmp_path_factory.mktemp("muon-run")

@@ -33,10 +33,11 @@ from workloads.base.report.metric import Floor
 from workloads.base.report.page import Beside, EvaluationOptions, MetricReport, ReportWords, names
 from workloads.muons.columns import MUONS
 from workloads.muons.evaluation_plots import GALLERY, EventPairs, read_courses
-from workloads.muons.generation import CountRule, MuonBundles, MuonGenerator, Trained, generate_events, load_trained
+from workloads.muons.generation import CountRule, MuonBundles, Trained, generate_events, load_trained
 from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Float64, Int64, Sample
 from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate
 from workloads.muons.models.config import MAX_COUNT
+from workloads.muons.models.likelihood_densities import MuonSampler
 from workloads.muons.primaries import Primaries
 from workloads.muons.purposes import MuonPurpose
 from workloads.muons.showers.interactions import FORMAT, ragged
@@ -312,7 +313,7 @@ def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
 _PIT_EVENTS_AT_A_TIME = 16_384
 
 
-def generated_events(generator: MuonGenerator, primary_E4: Float64, seed: int) -> tuple[BundleArrays, int]:
+def generated_events(generator: MuonSampler, primary_E4: Float64, seed: int) -> tuple[BundleArrays, int]:
     """Return events, one for each primary (with vertical depth), and how many were cut down to MAX_COUNT muons."""
     primaries = Primaries(np.zeros((len(primary_E4), 2), np.uint64), primary_E4.astype(np.float32))
     pieces = []
@@ -325,7 +326,7 @@ def generated_events(generator: MuonGenerator, primary_E4: Float64, seed: int) -
     return BundleArrays.of(bundles.counts_E, bundles.muons), bundles.num_capped
 
 
-def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64:
+def pit(generator: MuonSampler, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64:
     """Return P(N < n) + u·P(N = n) for each real count n, u uniform: flat from 0 to 1 if the model is right."""
     parts = []
     for first in range(0, len(counts_E), _PIT_EVENTS_AT_A_TIME):

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -42,8 +42,7 @@ from workloads.base.interface import Front
 from workloads.base.random_streams import stream_seed
 from workloads.muons.columns import MUONS
 from workloads.muons.models.config import MAX_COUNT, LikelihoodConfig, WganConfig
-from workloads.muons.models.likelihood_densities import LikelihoodSampler
-from workloads.muons.models.wgan_networks import WganSampler
+from workloads.muons.models.likelihood_densities import MuonSampler
 from workloads.muons.primaries import (
     Float32,
     Int64,
@@ -60,20 +59,15 @@ if TYPE_CHECKING:
     import awkward
 
 
-MuonGenerator = WganSampler | LikelihoodSampler
-"""Trained model. All random numbers come from ``random``, a generator on its ``device``."""
-SAMPLERS: dict[str, tuple[type[Any], Callable[[Any, dict[str, Any], torch.device], MuonGenerator]]] = {
-    "wgan": (WganConfig, WganSampler.from_state),
-    "likelihood": (LikelihoodConfig, LikelihoodSampler.from_state),
-}
-"""Settings and sampler of each model."""
+CONFIGS: Mapping[str, type[WganConfig | LikelihoodConfig]] = {"wgan": WganConfig, "likelihood": LikelihoodConfig}
+"""Settings of each model."""
 
 
 @dataclass(frozen=True)
 class Trained:
     """Generator and its source."""
 
-    generator: MuonGenerator
+    generator: MuonSampler
     run: TrainedRun
 
 
@@ -88,13 +82,13 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
 def build_trained(run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> Trained:
     """Trained model of a run, from its task's state; for load_run."""
     run.require_workload(MUONS.name)
-    if run.model not in SAMPLERS:
+    if run.model not in CONFIGS:
         raise ValueError(
-            f"{run.model!r} is no model of this version's muons ({', '.join(SAMPLERS)}): use the version that wrote"
+            f"{run.model!r} is no model of this version's muons ({', '.join(CONFIGS)}): use the version that wrote"
             " it, or train one of these"
         )
-    config, sampler = SAMPLERS[run.model]
-    return Trained(sampler(config.model_validate(run.section), task_state, device), run)
+    network = CONFIGS[run.model].model_validate(run.section).network
+    return Trained(MuonSampler.from_state(network, task_state, device), run)
 
 
 CHUNK_EVENTS = 8192
@@ -187,7 +181,7 @@ _TABLE_MUONS = 1 << 26
 
 
 def generate_events(
-    primaries: Iterable[Primaries], generator: MuonGenerator, rule: CountRule, depth_kind: str, seed: int
+    primaries: Iterable[Primaries], generator: MuonSampler, rule: CountRule, depth_kind: str, seed: int
 ) -> Iterator[MuonBundles]:
     """Events, one for each primary, in order.
 
@@ -229,7 +223,7 @@ def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
 
 
 def _counts(
-    chunk: Primaries, primary_E4: torch.Tensor, generator: MuonGenerator, rule: CountRule, random: torch.Generator
+    chunk: Primaries, primary_E4: torch.Tensor, generator: MuonSampler, rule: CountRule, random: torch.Generator
 ) -> torch.Tensor:
     if rule.kind == "sampled":
         return generator.draw_counts(primary_E4, random)

@@ -1,7 +1,7 @@
 """Layers in C++ as functions of torch, and the library that they are in; torch computes them where it can't be built.
 
-First a layer: linear, normalisation, leaky ReLU, and its pullback. Then two layers over the particles of events: a
-generator's, and a critic's with pooling. Same results as torch's to 1e-6, relative; differentiable once.
+First a layer: linear, normalisation, leaky ReLU, and its pullback. Then two layers over the particles of events, with
+pooling. Same results as torch's to 1e-6, relative; differentiable once.
 
 Shape suffixes: R rows, P particles, E events, A inputs, D outputs or width, F features.
 """
@@ -32,8 +32,6 @@ LAYERS = NativeLibrary(
             "dense_backward": "pppppp ll p l p f ppppp",
             "pullback_forward": "pppp ll p l p f pp",
             "pullback_backward": "pppppp ll p l p f pppp",
-            "chain_forward": "p ll p l pp pppp l f pp",
-            "chain_backward": "ppp lll ppp pp l f pppppp",
             "pooled_forward": "p ll p l ppp pp f pppp f f pppp",
             "pooled_backward": "ppp p ll p l ppp pp f ppp f ppp ppppppppp",
             "slope_forward": "pp ll p l ppp pp f ppp f ppp pp",
@@ -209,23 +207,6 @@ def _call(function: Callable[..., Any], *arguments: Tensor | float | None) -> No
     function(*(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments))
 
 
-def chain(
-    library: ctypes.CDLL,
-    input_PA: Tensor,
-    context_ED: Tensor,
-    segments: Segments,
-    weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-    leak: float,
-) -> Tensor:
-    """Output of two layers with leaky ReLU and a linear one. (P, A), (E, D) -> (P, F).
-
-    ``context_ED`` is added before the first activation. ``weights``: (D, A); (D, D), (D,); (F, D), (F,).
-    """
-    is_trained = torch.is_grad_enabled() and any(one.requires_grad for one in (context_ED, *weights))
-    features_PF: Tensor = _Chain.apply(input_PA, context_ED, segments.event_P, *weights, leak, is_trained, library)
-    return features_PF
-
-
 def pooled(
     library: ctypes.CDLL,
     input_PA: Tensor,
@@ -256,57 +237,6 @@ def pooled(
         return slope_PA
 
     return pooled_ED, slope
-
-
-class _Chain(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input_PA: Tensor,
-        context_ED: Tensor,
-        event_P: Tensor,
-        weight1_DA: Tensor,
-        weight2_DD: Tensor,
-        bias2_D: Tensor,
-        weight3_FD: Tensor,
-        bias3_F: Tensor,
-        leak: float,
-        is_trained: bool,
-        library: ctypes.CDLL,
-    ) -> Tensor:
-        input_PA, context_ED, weight1_DA = input_PA.contiguous(), context_ED.contiguous(), weight1_DA.contiguous()
-        (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
-        hidden2_PD = input_PA.new_empty(rows, width) if is_trained else None
-        features_PF = input_PA.new_empty(rows, features)
-        _call(
-            *(library.chain_forward, input_PA, rows, inputs, weight1_DA, width, context_ED, event_P),
-            *(weight2_DD, bias2_D, weight3_FD, bias3_F, features, leak, hidden2_PD, features_PF),
-        )
-        count_products((rows, inputs, width), (rows, width, width), (rows, width, features))
-        ctx.save_for_backward(input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD)
-        ctx.leak, ctx.library = leak, library
-        return features_PF
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD = ctx.saved_tensors
-        if ctx.needs_input_grad[0]:
-            raise NotImplementedError("the inputs of a chain are noise: there is no gradient with respect to them")
-        of_features = gradients[0].contiguous()
-        (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
-        to_context = torch.zeros_like(context_ED)
-        to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
-        to_bias2, to_weight3 = input_PA.new_zeros(width), torch.zeros_like(weight3_FD)
-        to_bias3 = input_PA.new_zeros(features)
-        _call(
-            *(ctx.library.chain_backward, of_features, input_PA, hidden2_PD, rows, inputs, width, weight1_DA),
-            *(context_ED, event_P, weight2_DD, weight3_FD, features, ctx.leak),
-            *(to_weight1, to_context, to_weight2, to_bias2, to_weight3, to_bias3),
-        )
-        # Not what is computed again: the first layer.
-        count_products((rows, inputs, width), *2 * [(rows, width, width)], *2 * [(rows, width, features)])
-        return None, to_context, None, to_weight1, to_weight2, to_bias2, to_weight3, to_bias3, None, None, None
 
 
 class _Pooled(torch.autograd.Function):

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from workloads.base.segments import Segments
 from workloads.muons.models.config import MAX_DEVIATION
 from workloads.muons.models.count_head import MixtureCountHead
-from workloads.muons.models.likelihood_densities import Draws, LikelihoodSampler, MuonDensities, known
-from workloads.muons.models.standardise import POSITION_SCALE_M, RADIUS_OFFSET_M, Standardise
-from workloads.muons.models.wgan_networks import Generator, WganSampler
+from workloads.muons.models.likelihood_densities import Draws, MuonDensities, MuonSampler, known
+from workloads.muons.models.standardise import RADIUS_OFFSET_M, Standardise
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,6 @@ class GeneratorFunction(nn.Module):
         energy_P = torch.pow(10.0, raw_PF[:, 0]) + of.energy_cut_gev
         if not of.symmetric:
             energy_P = energy_P + 0 * azimuth_P  # keeps the same inputs for every model
-        if not of.polar:
-            x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
-            return torch.stack([energy_P, x_P, y_P], 1)
         radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
         angle_P = azimuth_P * (2 * math.pi) if of.symmetric else raw_PF[:, 2]
         return torch.stack([energy_P, radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
@@ -145,55 +141,14 @@ ModelFunctions = tuple[GeneratorFunction, CountsFunction]
 """Both functions of a model."""
 
 
-class WganFunction(GeneratorFunction):
-    """Function from primaries, counts and noise to muons."""
-
-    network: Generator
-
-    def __init__(self, sampler: WganSampler) -> None:
-        super().__init__(sampler.standardise, sampler.generator)
-        z_global, z_local = sampler.generator.z_global, sampler.generator.z_local
-        self.inputs = (
-            PRIMARY,
-            COUNTS,
-            FunctionInput("z_global", "events", "normal", z_global, ": normal noise, one row an event"),
-            FunctionInput("z_local", "particles", "normal", z_local, ": normal noise, one row a muon"),
-            azimuth(used=sampler.standardise.symmetric),
-            EVENT,
-        )
-
-    def forward(
-        self, primary_E4: Tensor, counts_E: Tensor, z_global_EZ: Tensor, z_local_PZ: Tensor, azimuth_P: Tensor,
-        event_P: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
-
-        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned it ignores it. ``event_P``:
-        row of each particle's event, not decreasing.
-        """
-        features_PF = self._features(primary_E4, _segments(counts_E, event_P), z_global_EZ, z_local_PZ)
-        return self._muons(features_PF, azimuth_P)
-
-    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """See GeneratorFunction."""
-        primary_E4, counts_E, z_global_EZ, z_local_PZ, _, _ = inputs
-        segments = Segments.from_counts(counts_E, len(z_local_PZ))
-        return self._features(primary_E4, segments, z_global_EZ, z_local_PZ)
-
-    def _features(self, primary_E4: Tensor, segments: Segments, z_global_EZ: Tensor, z_local_PZ: Tensor) -> Tensor:
-        conditions_EC = self.standardise.conditions(primary_E4)
-        features_PF: Tensor = self.network(conditions_EC, segments, (z_global_EZ, z_local_PZ))
-        return features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
-
-
-class LikelihoodFunction(GeneratorFunction):
+class MuonFunction(GeneratorFunction):
     """Function from primaries, counts and random numbers to muons."""
 
     network: MuonDensities
 
-    def __init__(self, sampler: LikelihoodSampler) -> None:
+    def __init__(self, sampler: MuonSampler) -> None:
         super().__init__(sampler.standardise, sampler.muons)
-        self.count_head = sampler.count_head
+        self.count_head, self.correction = sampler.count_head, sampler.correction
         latent, features = sampler.muons.latent, sampler.muons.num_features
         self.inputs = (
             PRIMARY,
@@ -217,17 +172,22 @@ class LikelihoodFunction(GeneratorFunction):
         self, primary_E4: Tensor, counts_E: Tensor, z_uniform_E1: Tensor, z_normal_EZ: Tensor, uniform_PF: Tensor,
         normal_PF: Tensor, azimuth_P: Tensor, event_P: Tensor,
     ) -> Tensor:  # fmt: skip
-        """Muons. -> (P, 3) = [energy_gev, x_m, y_m]. See WganFunction."""
+        """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
+
+        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned it ignores it. ``event_P``:
+        row of each particle's event, not decreasing.
+        """
         draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
         known_EK = known(self.standardise, self.count_head, primary_E4, counts_E)
-        features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws)
+        features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws, self.correction)
         return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
 
     def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """See GeneratorFunction: without events that have no muons, as LikelihoodSampler draws."""
+        """See GeneratorFunction: without events that have no muons, as MuonSampler draws."""
         primary_E4, counts_E, z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF, _, _ = inputs
         rows_G = counts_E.nonzero().squeeze(1)
         segments = Segments.from_counts(counts_E[rows_G], len(uniform_PF))
         draws = Draws(z_uniform_E1[rows_G], z_normal_EZ[rows_G], uniform_PF, normal_PF)
         known_GK = known(self.standardise, self.count_head, primary_E4[rows_G], counts_E[rows_G])
-        return self.network.draw(known_GK, segments, draws).clamp(-MAX_DEVIATION, MAX_DEVIATION)
+        features_PF = self.network.draw(known_GK, segments, draws, self.correction)
+        return features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)

@@ -32,16 +32,13 @@ from workloads.muons.export.functions import (
     CountsFunction,
     FunctionInput,
     GeneratorFunction,
-    LikelihoodFunction,
     ModelFunctions,
-    WganFunction,
+    MuonFunction,
 )
 from workloads.muons.generation import Trained, load_trained
 from workloads.muons.models.config import MAX_COUNT
 from workloads.muons.models.count_head import CountMixture
-from workloads.muons.models.likelihood_densities import LikelihoodSampler
 from workloads.muons.models.standardise import DEPTH_OFFSET_M, Standardise
-from workloads.muons.models.wgan_networks import WganSampler
 from workloads.muons.purposes import MuonPurpose
 
 CARD, CARD_JSON = "MODEL_CARD.md", "model_card.json"
@@ -453,19 +450,9 @@ OWN_FILES = frozenset(
 
 
 def functions_of(trained: Trained) -> ModelFunctions:
-    """Functions of a trained model. Raises BadInputError if its kind can't be exported."""
+    """Functions of a trained model."""
     sampler = trained.generator
-    match sampler:
-        case WganSampler():
-            generator: GeneratorFunction = WganFunction(sampler)
-        case LikelihoodSampler():
-            generator = LikelihoodFunction(sampler)
-        case _:
-            raise BadInputError(
-                f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported: use icestream"
-                " generate"
-            )
-    return generator, CountsFunction(sampler.standardise, sampler.count_head)
+    return MuonFunction(sampler), CountsFunction(sampler.standardise, sampler.count_head)
 
 
 def export_functions(

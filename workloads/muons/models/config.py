@@ -19,7 +19,7 @@ MAX_DEVIATION = 10.0
 
 
 class MuonNetworkConfig(ConfigBranch):
-    """Features of the muons: a checkpoint fits only the network it was written with."""
+    """Features and sizes of the networks: a checkpoint fits only the network it was written with."""
 
     azimuth: Literal["symmetric", "learned"] = "symmetric"
     """``symmetric``: the radius is generated and the azimuth drawn uniformly. ``learned``: it is generated, too,
@@ -28,83 +28,6 @@ class MuonNetworkConfig(ConfigBranch):
     zero_truncated_counts: bool = False
     """Train the count head with p(N | N ≥ 1), for files without empty events (Muonitron leaves them out): it then
     still generates empty events, at the rate that the other events imply."""
-
-
-class WganNetworkConfig(MuonNetworkConfig):
-    """Sizes of the three networks: a checkpoint fits only the network it was written with."""
-
-    z_global: int = Field(default=16, ge=1)
-    """Number of random inputs common to all muons of an event: the difference between events of one primary."""
-
-    z_local: int = Field(default=8, ge=2)
-    """Number of random inputs of each muon: the difference between muons of one event. Two of them have exponential
-    tails instead of normal ones."""
-
-    hidden: int = Field(default=128, ge=1)
-    """Width of every hidden layer of generator and critic."""
-
-
-class WganConfig(StepSettings):
-    """Training of the muon WGAN. The three learning rates fall along a cosine."""
-
-    schedule: ClassVar[str] = "cosine"
-    warmup_steps: ClassVar[int] = 0
-    """No warm-up: the defaults of docs/explanation/models.md were measured without one."""
-
-    network: WganNetworkConfig = WganNetworkConfig()
-    """Sizes."""
-
-    generator_lr: float = Field(default=5e-4, gt=0)
-    """Learning rate of the generator (Adam) at the start of the schedule."""
-
-    critic_lr: float = Field(default=1e-3, gt=0)
-    """Learning rate of the critic (Adam) at the start of the schedule: twice the generator's."""
-
-    count_lr: float = Field(default=2e-3, gt=0)
-    """Learning rate of the count head (Adam) at the start of the schedule."""
-
-    critic_steps: int = Field(default=3, ge=1)
-    """Critic updates per step, all on the same real batch with fresh noise each."""
-
-    penalty_weight: float = Field(default=1.0, ge=0)
-    """λ, the weight of the gradient penalty."""
-
-    gp_every: int = Field(default=2, ge=1)
-    """Critic updates for each gradient penalty, which is multiplied by this number."""
-
-    energy_score_weight: float = Field(default=5.0, ge=0)
-    """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
-    few features of an event directly, and keeps their distributions stable (docs/explanation/models.md). 0: none, as in
-    a plain WGAN."""
-
-    gradient_clip: float = Field(default=0.0, ge=0)
-    """Largest gradient norm of an update, per network. 0: no clipping."""
-
-    compile: bool = False
-    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and needs a cache
-    directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
-    CPU steps were not faster; on an H100 5 % faster in tf32, slower in bf16."""
-
-    def warnings(self) -> list[str]:
-        """See StepSettings."""
-        lines = []
-        if self.penalty_weight == 0:
-            lines.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
-        elif self.penalty_weight > 5:
-            lines.append(
-                f"penalty_weight = {self.penalty_weight:g} is strong for standardised features:"
-                " 10 was measured to give 3 to 15 times the error of 1.0"
-            )
-        if self.critic_lr < self.generator_lr:
-            lines.append(
-                f"critic_lr = {self.critic_lr:g} is below generator_lr = {self.generator_lr:g}:"
-                " the critic should be the faster one; the default is twice the generator's"
-            )
-        return lines
-
-
-class LikelihoodNetworkConfig(MuonNetworkConfig):
-    """Sizes and shapes of the likelihood model's networks: a checkpoint fits only the network it was written with."""
 
     energy_cut_gev: float = Field(1.0, ge=0)
     """Lowest energy that the simulation recorded, in GeV: no muon below is generated, and the first batch must have
@@ -127,7 +50,7 @@ class LikelihoodConfig(StepSettings):
     gradient_clip: ClassVar[float] = 0.0
     """No limit: the figures of docs/explanation/models.md were measured without one."""
 
-    network: LikelihoodNetworkConfig = LikelihoodNetworkConfig()
+    network: MuonNetworkConfig = MuonNetworkConfig()
     """Sizes and shapes."""
 
     likelihood_lr: float = Field(8e-3, gt=0)
@@ -148,3 +71,71 @@ class LikelihoodConfig(StepSettings):
                 " there: set schedule_steps to the steps of the run"
             ]
         return []
+
+
+class WganConfig(StepSettings):
+    """Training of the muon WGAN: the likelihood model, then what a critic corrects of it.
+
+    Both learning rates fall along a cosine."""
+
+    schedule: ClassVar[str] = "cosine"
+    warmup_steps: ClassVar[int] = 0
+    """No warm-up: the defaults of docs/explanation/models.md were measured without one."""
+
+    network: MuonNetworkConfig = MuonNetworkConfig()
+    """Sizes."""
+
+    likelihood_steps: int = Field(default=1500, ge=1)
+    """Steps at the beginning that train the likelihood model, with its defaults. Then it stays as it is, and the
+    generator learns to correct what it draws."""
+
+    generator_lr: float = Field(default=5e-4, gt=0)
+    """Learning rate of the generator (Adam) at the start of the schedule."""
+
+    critic_lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the critic (Adam) at the start of the schedule: twice the generator's."""
+
+    critic_steps: int = Field(default=3, ge=1)
+    """Critic updates per step, all on the same real batch with fresh noise each."""
+
+    penalty_weight: float = Field(default=1.0, ge=0)
+    """λ, the weight of the gradient penalty."""
+
+    gp_every: int = Field(default=2, ge=1)
+    """Critic updates for each gradient penalty, which is multiplied by this number."""
+
+    energy_score_weight: float = Field(default=30.0, ge=0)
+    """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
+    few features of an event directly, and keeps their distributions stable (docs/explanation/models.md). 0: none, as in
+    a plain WGAN."""
+
+    gradient_clip: float = Field(default=0.0, ge=0)
+    """Largest gradient norm of an update, per network. 0: no clipping."""
+
+    compile: bool = False
+    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and needs a cache
+    directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
+    CPU steps were not faster; on an H100 5 % faster in tf32, slower in bf16."""
+
+    def of_likelihood(self) -> LikelihoodConfig:
+        """Return the settings of the first steps."""
+        return LikelihoodConfig(
+            network=self.network, schedule_steps=self.likelihood_steps, chunk_particles=self.chunk_particles
+        )
+
+    def warnings(self) -> list[str]:
+        """See StepSettings."""
+        lines = []
+        if self.penalty_weight == 0:
+            lines.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
+        elif self.penalty_weight > 5:
+            lines.append(
+                f"penalty_weight = {self.penalty_weight:g} is strong for standardised features:"
+                " 10 was measured to give 3 to 15 times the error of 1.0"
+            )
+        if self.critic_lr < self.generator_lr:
+            lines.append(
+                f"critic_lr = {self.critic_lr:g} is below generator_lr = {self.generator_lr:g}:"
+                " the critic should be the faster one; the default is twice the generator's"
+            )
+        return lines

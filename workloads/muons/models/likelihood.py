@@ -20,17 +20,16 @@ from common.errors import BadInputError
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import Noise, StepContext
 from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
-from workloads.base.random_streams import SharedPurpose, stream_seed
+from workloads.base.random_streams import SharedPurpose
 from workloads.base.segments import Segments, sort_within_events
 from workloads.base.step import BaseTask
 from workloads.base.training import Evaluation, ModelTraining
-from workloads.muons.models.config import MAX_COUNT, LikelihoodConfig
+from workloads.muons.models.config import LikelihoodConfig
 from workloads.muons.models.count_head import AVERAGE_DECAY as COUNT_AVERAGE_DECAY
 from workloads.muons.models.count_head import MixtureCountHead
-from workloads.muons.models.likelihood_densities import LikelihoodSampler, MuonDensities, known
+from workloads.muons.models.likelihood_densities import MuonDensities, MuonSampler, known
 from workloads.muons.models.panel import SCORE, Bundles, MuonPanel
 from workloads.muons.models.standardise import Standardise, fit_standardise
-from workloads.muons.purposes import MuonPurpose
 
 BETAS = (0.9, 0.99)
 """Decay of Adam's means of the gradient and of its square, for both networks."""
@@ -105,7 +104,7 @@ class LikelihoodNetworks:
         self.config = config
         self.device = device = context.device
         with context.initial_weights():
-            self.standardise = Standardise(config.network, config.network.energy_cut_gev, polar=True).to(device)
+            self.standardise = Standardise(config.network).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)
             self.muons = MuonDensities(self.standardise.num_features, config.network).to(device)
         self.averaged = AveragedWeights(self.muons, AVERAGE_DECAY)
@@ -283,22 +282,15 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
     def generate(self, primary_E4: Tensor) -> Bundles:
         """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
 
-        Waits for the device, and holds all events in memory: split long lists. Its seed is drawn from torch's global
-        generator. Raises RuntimeError before the first batch with muons.
+        See MuonSampler.bundles. Raises RuntimeError before the first batch with muons.
         """
-        sampler = self.sampler()
-        random = torch.Generator(self.device).manual_seed(
-            stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
-        )
-        primary_E4 = primary_E4.to(self.device)
-        counts_E = sampler.draw_counts(primary_E4, random).clamp_max(MAX_COUNT)
-        return Bundles(counts_E, sampler.draw_muons(primary_E4, counts_E, random))
+        return self.sampler().bundles(primary_E4)
 
-    def sampler(self) -> LikelihoodSampler:
+    def sampler(self) -> MuonSampler:
         """Sampler with the present weights. Raises RuntimeError before the first batch with muons."""
         networks = self.networks
         head, muons = networks.averaged_count_head.average, networks.averaged.average
-        return LikelihoodSampler(self.config, networks.standardise, head, muons)
+        return MuonSampler(self.config.network, networks.standardise, head, muons)
 
 
 class LikelihoodPanel(MuonPanel):

@@ -14,6 +14,7 @@ parameters of a mixture (logits, means, ln spreads), Z latent, I inputs of an ev
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from workloads.base.bf16 import Linear, joined
+from workloads.base.random_streams import stream_seed
 from workloads.base.segments import Segments, pool, segment_sum, spread
-from workloads.muons.models.config import MAX_DEVIATION, LikelihoodConfig, LikelihoodNetworkConfig
+from workloads.muons.models.config import MAX_COUNT, MAX_DEVIATION, MuonNetworkConfig
 from workloads.muons.models.count_head import CONDITION_LIMIT, MixtureCountHead, cumulative
+from workloads.muons.models.panel import Bundles
 from workloads.muons.models.standardise import NUM_CONDITIONS, Standardise
+from workloads.muons.purposes import MuonPurpose
 
 COMPONENTS = 8
 """Normal distributions in each mixture: 12 gained nothing."""
@@ -35,6 +39,8 @@ _ENERGY, _RADIUS, _AZIMUTH = 0, 1, 2
 _REACH, _LOG_SPREAD = 1.5, -1.0
 _AZIMUTH_LOG_SPREAD = -0.5
 """Of components at equal distances on the circle: at first flat, within 1e-5."""
+_CORRECTION = 0.1
+"""Factor on a correction and on its first weights: it begins as nearly nothing, and each update is a small step."""
 _PRIOR_REACH, _PRIOR_LOG_SPREAD = 1.2, -0.3
 _PRIOR_POWER = 0.75
 """Exponent of the muons seen in the additional weight of an event for the prior: large events show their z, small ones
@@ -113,7 +119,7 @@ class Draws(NamedTuple):
 class MuonDensities(nn.Module):
     """Prior and encoder of z, densities of lg E and of each further feature given those before."""
 
-    def __init__(self, num_features: int, config: LikelihoodNetworkConfig) -> None:
+    def __init__(self, num_features: int, config: MuonNetworkConfig) -> None:
         super().__init__()
         width, latent = config.hidden, config.latent
         self.latent, self.num_features = latent, num_features
@@ -178,8 +184,10 @@ class MuonDensities(nn.Module):
                 log_p_P = log_p_P + torch.logsumexp(torch.stack(turns), 0)
         return segment_sum(-log_p_P, segments)
 
-    def draw(self, known_EK: Tensor, segments: Segments, draws: Draws) -> Tensor:
-        """Standardised features of muons of events with these counts. (E, K) -> (P, F)."""
+    def draw(
+        self, known_EK: Tensor, segments: Segments, draws: Draws, correct: Callable[..., Tensor] | None = None
+    ) -> Tensor:
+        """Standardised features of muons of events with these counts. (E, K) -> (P, F). ``correct``: a Correction."""
         first_E1 = draw(self.prior(known_EK), draws.z_uniform_E1, draws.z_normal_EZ[:, :1])
         inputs_EI = torch.cat([known_EK, first_E1, draws.z_normal_EZ[:, 1:]], 1)
         context_ED, energy_EX, shift_EF = self._of_event(inputs_EI)
@@ -190,7 +198,7 @@ class MuonDensities(nn.Module):
             mixture_PX, line_P1 = position(context_ED, features_PF, segments)
             value_P1 = draw(mixture_PX, draws.uniform_PF[:, own], draws.normal_PF[:, own]) + line_P1 + shift_PF[:, own]
             features_PF = torch.cat([features_PF, value_P1 if number < _AZIMUTH else wrapped(value_P1)], 1)
-        return features_PF
+        return features_PF if correct is None else correct(inputs_EI, features_PF, segments)
 
     def _of_event(self, inputs_EI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Context (E, D), mixture of the energies (E, X), shifts of all features (E, F)."""
@@ -201,7 +209,7 @@ class MuonDensities(nn.Module):
 class _Position(nn.Module):
     """Mixture of one feature, given the event's context and the muon's features before."""
 
-    def __init__(self, number: int, config: LikelihoodNetworkConfig) -> None:
+    def __init__(self, number: int, config: MuonNetworkConfig) -> None:
         """``number``: that of the features before."""
         super().__init__()
         width = config.hidden
@@ -222,6 +230,36 @@ class _Position(nn.Module):
         return mixture_PX, (slope_PN * before_PF).sum(1, keepdim=True)
 
 
+def seen(features_PF: Tensor) -> Tensor:
+    """Features without a jump: an azimuth, the third, by its cosine and sine. (P, F) -> (P, F), or (P, 4)."""
+    if features_PF.shape[1] == _AZIMUTH:
+        return features_PF
+    angle_P1 = features_PF[:, _AZIMUTH:]
+    return torch.cat([features_PF[:, :_AZIMUTH], angle_P1.cos(), angle_P1.sin()], 1)
+
+
+class Correction(nn.Module):
+    """Correction of drawn features, which a critic teaches: see wgan_networks.py."""
+
+    def __init__(self, num_features: int, config: MuonNetworkConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.context = _silu_layers(NUM_KNOWN + config.latent, width)
+        self.of_context = Linear(width, width)
+        self.of_features = Linear(seen(torch.empty(0, num_features)).shape[1], width, bias=False)
+        last = Linear(width, num_features, wide=True)
+        self.network = nn.Sequential(nn.SiLU(), Linear(width, width), nn.SiLU(), last)
+        with torch.no_grad():
+            last.weight.mul_(_CORRECTION)
+            last.bias.zero_()
+
+    def forward(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> Tensor:
+        """Corrected features. (E, I), (P, F) -> (P, F)."""
+        of_event_PD = spread(self.of_context(self.context(inputs_EI)), segments)
+        change_PF: Tensor = self.network(of_event_PD + self.of_features(seen(features_PF)))
+        return features_PF + _CORRECTION * change_PF
+
+
 def _both_spread(one_ED: Tensor, other_EN: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
     """Rows of each event for each of its particles, in one pass if they are of one type. -> (P, D), (P, N)."""
     if one_ED.dtype != other_EN.dtype:
@@ -239,36 +277,44 @@ _CPU_PIECE, _GPU_PIECE = 512, 65_536
 """Events with muons in one pass through the networks: on a CPU, their rows stay in the cache."""
 
 
-class LikelihoodSampler:
-    """Standardisation, count head and densities with the weights for generation."""
+class MuonSampler:
+    """Standardisation, count head, densities and, of a WGAN, correction, with the weights for generation."""
 
     def __init__(
-        self, config: LikelihoodConfig, standardise: Standardise, count_head: MixtureCountHead, muons: MuonDensities
+        self,
+        network: MuonNetworkConfig,
+        standardise: Standardise,
+        count_head: MixtureCountHead,
+        muons: MuonDensities,
+        correction: Correction | None = None,
     ) -> None:
         """Raises RuntimeError before the first training batch."""
         standardise.require_fit()
-        self.config = config
+        self.network = network
         self.standardise = standardise
         self.count_head = count_head
         self.muons = muons
+        self.correction = correction
 
     @classmethod
-    def from_state(
-        cls, config: LikelihoodConfig, task_state: dict[str, Any], device: torch.device
-    ) -> LikelihoodSampler:
-        """Return a sampler from the result of LikelihoodTask.state_dict().
+    def from_state(cls, network: MuonNetworkConfig, task_state: dict[str, Any], device: torch.device) -> MuonSampler:
+        """Return a sampler from the result of the state_dict() of a LikelihoodTask or WganTask.
 
         Raises KeyError or RuntimeError if the networks differ, or before the first training batch.
         """
-        standardise = Standardise(config.network, config.network.energy_cut_gev, polar=True).to(device)
-        count_head = MixtureCountHead(config.network).to(device)
-        muons = MuonDensities(standardise.num_features, config.network).to(device)
-        networks = task_state["networks"]
-        modules = {"standardise": standardise, "count_head_average": count_head, "muons_average": muons}
-        for name, module in modules.items():
-            module.load_state_dict(networks[name])
-            module.requires_grad_(False).eval()
-        return cls(config, standardise, count_head, muons)
+        states = task_state["networks"]
+        standardise, head = Standardise(network), MixtureCountHead(network)
+        muons = MuonDensities(standardise.num_features, network)
+        correction = Correction(standardise.num_features, network) if "correction" in states else None
+        for name, module in zip(
+            ("standardise", "count_head_average", "muons_average", "correction_average"),
+            (standardise, head, muons, correction),
+            strict=True,
+        ):
+            if module is not None:
+                module.load_state_dict(states[name])
+                module.to(device).requires_grad_(False).eval()
+        return cls(network, standardise, head, muons, correction)
 
     @property
     def device(self) -> torch.device:
@@ -296,9 +342,21 @@ class LikelihoodSampler:
             segments = Segments.from_counts(counts_E[index_E], int(counts[piece].sum()))
             draws = Draws.of(segments, self.muons.latent, self.muons.num_features, random)
             known_EK = known(self.standardise, self.count_head, primary_E4[index_E], segments.sizes_E)
-            features_PF = self.muons.draw(known_EK, segments, draws)
+            features_PF = self.muons.draw(known_EK, segments, draws, self.correction)
             muons.append(self.standardise.muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), random))
         return torch.cat(muons)
+
+    def bundles(self, primary_E4: Tensor) -> Bundles:
+        """Events, one for each primary, as task.generate gives them. Its seed is drawn from torch's global generator.
+
+        Waits for the device, and holds all events in memory: split long lists.
+        """
+        random = torch.Generator(self.device).manual_seed(
+            stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
+        )
+        primary_E4 = primary_E4.to(self.device)
+        counts_E = self.draw_counts(primary_E4, random).clamp_max(MAX_COUNT)
+        return Bundles(counts_E, self.draw_muons(primary_E4, counts_E, random))
 
     @torch.no_grad()
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,6 @@ MIN_RADIUS_M = 1e-3
 """Lower limit of distances to the shower axis in a density, which diverges there."""
 RADIUS_OFFSET_M = 0.1
 """r0 in lg(r + r0): smaller distances to the shower axis are not resolved."""
-POSITION_SCALE_M = 3.0
-"""Scale in asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
 DEPTH_OFFSET_M = 1.0
 """Offset in lg(depth + offset), which is finite for a bundle recorded at the surface."""
 MIN_PARTICLES_TO_FIT = 2
@@ -46,15 +44,10 @@ class Standardise(nn.Module):
     conditions_fitted: Tensor
     features_fitted: Tensor
 
-    def __init__(self, config: MuonNetworkConfig, energy_cut_gev: float = 0.0, *, polar: bool = False) -> None:
-        """``energy_cut_gev``: the first feature is lg(E - cut), so that no energy below the cut has features.
-
-        ``polar``: a learned azimuth is a feature itself, in radians, beside lg(r + r0), and not in x and y.
-        """
+    def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
-        self.energy_cut_gev = energy_cut_gev
+        self.energy_cut_gev = config.energy_cut_gev
         self.symmetric = config.azimuth == "symmetric"
-        self.polar = polar or self.symmetric
         self.num_features = 2 if self.symmetric else 3
         self.register_buffer("condition_mean_C", torch.zeros(NUM_CONDITIONS))
         self.register_buffer("condition_spread_C", torch.ones(NUM_CONDITIONS))
@@ -85,8 +78,7 @@ class Standardise(nn.Module):
             raise RuntimeError("features are already fitted: a refit would change what the weights mean")
         mean_and_spread = self.feature_mean_F, self.feature_spread_F
         _fit(self._raw_features(muons_P3), total or len(muons_P3), sum_over_ranks, *mean_and_spread)
-        if self.polar:  # an angle stays what it is
-            self.feature_mean_F[2:], self.feature_spread_F[2:] = 0.0, 1.0
+        self.feature_mean_F[2:], self.feature_spread_F[2:] = 0.0, 1.0  # an angle stays what it is
         self.features_fitted.fill_(True)
         self.has_features = True
 
@@ -116,15 +108,12 @@ class Standardise(nn.Module):
         """
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0]) + self.energy_cut_gev
-        if self.polar:
-            radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
-            if self.symmetric:
-                azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
-            else:
-                azimuth_P = raw_PF[:, 2]
-            x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
+        radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
+        if self.symmetric:
+            azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
         else:
-            x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
+            azimuth_P = raw_PF[:, 2]
+        x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
         return torch.stack([energy_P, x_P, y_P], 1)
 
     def num_below_cut(self, muons_P3: Tensor) -> Tensor:
@@ -132,7 +121,7 @@ class Standardise(nn.Module):
         return (muons_P3[:, 0] < self.energy_cut_gev).sum()
 
     def log_scale(self, muons_P3: Tensor) -> Tensor:
-        """Log of the polar features' volume per volume of (lg E, x, y), x and y in metres. (P, 3) -> (P,) float32.
+        """Log of the features' volume per volume of (lg E, x, y), x and y in metres. (P, 3) -> (P,) float32.
 
         Added to a log density of standardised features, it gives one that doesn't depend on the standardisation.
         """
@@ -149,10 +138,8 @@ class Standardise(nn.Module):
     def _raw_features(self, muons_P3: Tensor) -> Tensor:
         energy_P, x_P, y_P = muons_P3.unbind(1)
         lg_energy_P = self._above_cut(energy_P).log10()
-        if self.polar:
-            lg_radius_P = (torch.hypot(x_P, y_P) + RADIUS_OFFSET_M).log10()
-            return torch.stack([lg_energy_P, lg_radius_P, torch.atan2(y_P, x_P)][: self.num_features], 1)
-        return torch.stack([lg_energy_P, (x_P / POSITION_SCALE_M).asinh(), (y_P / POSITION_SCALE_M).asinh()], 1)
+        lg_radius_P = (torch.hypot(x_P, y_P) + RADIUS_OFFSET_M).log10()
+        return torch.stack([lg_energy_P, lg_radius_P, torch.atan2(y_P, x_P)][: self.num_features], 1)
 
 
 def fit_standardise(standardise: Standardise, batch: Batch, context: StepContext) -> bool:

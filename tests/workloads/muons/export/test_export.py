@@ -32,7 +32,7 @@ from workloads.muons.export.functions import (
     WganFunction,
 )
 from workloads.muons.export.run import OWN_FILES, program, read_report
-from workloads.muons.models.config import WganNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig
 from workloads.muons.models.likelihood_densities import LikelihoodSampler
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan_networks import WganSampler
@@ -223,7 +223,7 @@ class Choice(GeneratorFunction):
 
 
 def test_a_component_that_rounding_chooses_is_no_difference_and_any_other_one_is() -> None:
-    function = Choice(Standardise(WganNetworkConfig(azimuth="learned")), torch.nn.Identity())
+    function = Choice(Standardise(MuonNetworkConfig(azimuth="learned")), torch.nn.Identity())
     for value, is_sure in ((0.5000001, False), (0.501, True)):
         inputs = (torch.cat([torch.full((1,), value), torch.rand(100)]),)
 

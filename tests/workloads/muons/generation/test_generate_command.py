@@ -26,7 +26,7 @@ from workloads.muons import generation as write_module
 from workloads.muons.columns import MUONS
 from workloads.muons.commands import generate
 from workloads.muons.generation import METADATA_KEY
-from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.config import WganConfig, MuonNetworkConfig
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_run(folder: Path, source: SourceConfig) -> Path:
-    wgan = WganConfig(network=WganNetworkConfig(hidden=16))
+    wgan = WganConfig(network=MuonNetworkConfig(hidden=16))
     config = Config(input=("data",), source=source).model_copy(deep=True)
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"wgan": wgan})})
     write_checkpoint(folder / "checkpoints" / "step-000000007.pt", config, make_sampler(wgan, count_steps=100))

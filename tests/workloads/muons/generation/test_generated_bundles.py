@@ -15,7 +15,7 @@ from common.errors import BadInputError
 from services.config.root import Config
 from workloads.muons import generation as stream
 from workloads.muons.generation import CountRule, MuonBundles, generate_events, load_trained
-from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.config import WganConfig, MuonNetworkConfig
 from workloads.muons.primaries import Primaries, simulated_primaries
 
 SAMPLED = CountRule("sampled")
@@ -105,7 +105,7 @@ def test_fewer_simulated_primaries_are_the_first_of_more() -> None:
     assert many.ids_E2[-1].tolist() == [0, 69_999]
 
 
-WGAN = WganConfig(network=WganNetworkConfig(hidden=8))
+WGAN = WganConfig(network=MuonNetworkConfig(hidden=8))
 
 
 def config_of(**trainer: object) -> Config:

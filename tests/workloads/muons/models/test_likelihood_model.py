@@ -15,7 +15,7 @@ from common.errors import BadInputError
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
-from workloads.muons.models.config import LikelihoodConfig, LikelihoodNetworkConfig
+from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig
 from workloads.muons.models.likelihood import LikelihoodPanel, LikelihoodTask
 from workloads.muons.models.likelihood_densities import (
     NUM_KNOWN,
@@ -175,7 +175,7 @@ def test_training_lowers_the_held_out_likelihood_of_learned_azimuths_too() -> No
 @pytest.mark.parametrize(("azimuth", "cut_gev"), [("symmetric", 1.0), ("learned", 0.0)])
 def test_the_held_out_likelihood_is_a_density_in_lg_energy_and_metres(azimuth: str, cut_gev: float) -> None:
     """So runs with other standardisations, offsets and cuts can be compared: by the derivatives of the features."""
-    standardise = Standardise(LikelihoodNetworkConfig.model_validate({"azimuth": azimuth}), cut_gev, polar=True)
+    standardise = Standardise(MuonNetworkConfig.model_validate({"azimuth": azimuth}), cut_gev, polar=True)
     inputs = torch.randn(3, 500, generator=random(), dtype=torch.float64)
     inputs[0] += 1.5  # lg E
     lg_energy_P, x_P, y_P = inputs.requires_grad_(True)

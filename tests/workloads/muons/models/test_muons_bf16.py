@@ -13,7 +13,7 @@ from toy_tasks import CPU, MAKE, saved
 from workloads.base.bf16 import Linear, RoundedWeights
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
-from workloads.muons.models.config import LikelihoodNetworkConfig, WganNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, MuonNetworkConfig
 from workloads.muons.models.likelihood_densities import NUM_KNOWN, MuonDensities
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan_networks import Critic, Generator
@@ -37,7 +37,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 def test_scores_and_slopes_of_the_critic_are_near_those_of_double_precision() -> None:
     features_PF, conditions_EC = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_CONDITIONS)
-    exact, rounded = in_both(Critic(2, WganNetworkConfig(hidden=64)))
+    exact, rounded = in_both(Critic(2, MuonNetworkConfig(hidden=64)))
     assert isinstance(exact, Critic)
     assert isinstance(rounded, Critic)
 
@@ -52,7 +52,7 @@ def test_scores_and_slopes_of_the_critic_are_near_those_of_double_precision() ->
 
 
 def test_generated_features_are_near_those_of_double_precision() -> None:
-    exact, rounded = in_both(Generator(2, WganNetworkConfig(hidden=64)))
+    exact, rounded = in_both(Generator(2, MuonNetworkConfig(hidden=64)))
     assert isinstance(rounded, Generator)
     conditions_EC, noise = torch.randn(60, NUM_CONDITIONS), rounded.noise(SEGMENTS)
 
@@ -63,7 +63,7 @@ def test_generated_features_are_near_those_of_double_precision() -> None:
 
 
 def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision() -> None:
-    exact, rounded = in_both(MuonDensities(2, LikelihoodNetworkConfig()))
+    exact, rounded = in_both(MuonDensities(2, MuonNetworkConfig()))
     assert isinstance(exact, MuonDensities)
     assert isinstance(rounded, MuonDensities)
     features_PF, known_EK = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_KNOWN)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.muons.models.config import WganNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig
 from workloads.muons.models.standardise import Standardise
 
 
@@ -28,7 +28,7 @@ def some_muons(num_particles: int = 2000) -> Tensor:
 
 
 def standardise(azimuth: Literal["symmetric", "learned"] = "symmetric") -> Standardise:
-    return Standardise(WganNetworkConfig(azimuth=azimuth))
+    return Standardise(MuonNetworkConfig(azimuth=azimuth))
 
 
 def test_conditions_are_the_five_named_quantities() -> None:
@@ -41,7 +41,7 @@ def test_conditions_are_the_five_named_quantities() -> None:
 
 @pytest.mark.parametrize("polar", [False, True])
 def test_learned_muons_come_back_from_their_features(polar: bool) -> None:
-    fitted = Standardise(WganNetworkConfig(azimuth="learned"), polar=polar)
+    fitted = Standardise(MuonNetworkConfig(azimuth="learned"), polar=polar)
     muons = some_muons()
     fitted.fit_features(muons)
 

@@ -14,7 +14,7 @@ from trained import make_sampler
 from workloads.base.device import torch_threads
 from workloads.base.segments import Segments
 from workloads.muons.models import wgan_losses, wgan_networks
-from workloads.muons.models.config import WganConfig, WganNetworkConfig
+from workloads.muons.models.config import WganConfig, MuonNetworkConfig
 from workloads.muons.models.count_head import CountMixture, count_cdf, count_nll
 from workloads.muons.models.wgan_losses import bounded
 from workloads.muons.models.wgan_networks import LOCAL_TAILS, Critic, Generator, WganSampler, long_tails
@@ -39,7 +39,7 @@ def inputs(counts: list[int]) -> tuple[Tensor, Tensor, Segments]:
 @pytest.fixture
 def critic() -> Critic:
     torch.manual_seed(5)
-    return Critic(NUM_FEATURES, WganNetworkConfig(hidden=32))
+    return Critic(NUM_FEATURES, MuonNetworkConfig(hidden=32))
 
 
 def test_a_score_depends_on_which_muons_an_event_has_and_how_many_but_not_on_their_order(critic: Critic) -> None:
@@ -55,7 +55,7 @@ def test_a_score_depends_on_which_muons_an_event_has_and_how_many_but_not_on_the
 
 
 def test_muons_of_one_event_share_its_noise_and_differ_by_their_own() -> None:
-    generator = Generator(NUM_FEATURES, WganNetworkConfig(hidden=16))
+    generator = Generator(NUM_FEATURES, MuonNetworkConfig(hidden=16))
     segments = ragged([2, 2])
     conditions = torch.zeros(2, 5)
     z_event, z_muon = generator.noise(segments)
@@ -71,7 +71,7 @@ def test_muons_of_one_event_share_its_noise_and_differ_by_their_own() -> None:
 def test_the_slope_and_its_gradients_are_those_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wgan_losses, "SCORE_LIMIT", 0.5)  # scores near it, where the bound bends the slope
     torch.manual_seed(8)
-    critic = Critic(NUM_FEATURES, WganNetworkConfig(hidden=16))
+    critic = Critic(NUM_FEATURES, MuonNetworkConfig(hidden=16))
     with torch.no_grad():
         for parameter in critic.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -157,7 +157,7 @@ PRIMARY_E4 = torch.tensor([[1e6, 0.3, 56.0, 1500.0], [3e5, 1.0, 1.0, 2500.0], [9
 
 
 def sampler_of(azimuth: str = "symmetric", hidden: int = 24) -> WganSampler:
-    sampler = make_sampler(WganConfig(network=WganNetworkConfig.model_validate({"azimuth": azimuth, "hidden": hidden})))
+    sampler = make_sampler(WganConfig(network=MuonNetworkConfig.model_validate({"azimuth": azimuth, "hidden": hidden})))
     with torch.no_grad():
         for parameter in sampler.generator.parameters():  # biases, too, must matter
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(parameter))))
