@@ -32,10 +32,14 @@ from workloads.muons.simulator.config import (
     LOSS_A_GEV_PER_MWE,
     LOSS_B_PER_MWE,
     MASS_FRACTIONS,
-    NB_SHAPE_PER_NUCLEON,
+    NB_SHAPE,
+    NB_SHAPE_ENERGY_POWER,
+    NB_SHAPE_MASS_POWER,
     PRODUCTION_DEPTH_GCM2,
     PT_MEAN_GEV,
     SCALE_HEIGHT_M,
+    SHARED_DEPTH,
+    SHARED_DEPTH_POWER,
     SURFACE_DEPTH_GCM2,
     SimulatorConfig,
 )
@@ -183,6 +187,8 @@ class Expectation:
     """Mean number of muons at depth."""
     shape_E: Float64
     """Shape k of the negative binomial: var N = mean + mean²/k."""
+    shared_E: Float64
+    """Part of the first interaction's fluctuation in depth that is in the production depths of all muons, 0 to 1."""
 
 
 def expect(primaries: SimulatedPrimaries, config: SimulatorConfig) -> Expectation:
@@ -192,8 +198,15 @@ def expect(primaries: SimulatedPrimaries, config: SimulatorConfig) -> Expectatio
     cos_local_E = cos_local_zenith(primaries.cos_zenith_E)
     threshold_gev_E = surface_energy_gev(config.energy_cut_gev, slant_mwe_E)
     mean_E = mean_multiplicity(threshold_gev_E, primaries.energy_gev_E, primaries.mass_E, cos_local_E)
-    shape_E = NB_SHAPE_PER_NUCLEON * primaries.mass_E
-    return Expectation(slant_m_E, slant_mwe_E, cos_local_E, threshold_gev_E, mean_E, shape_E)
+    energy_pev_E = primaries.energy_gev_E / 1e6
+    shape_E = NB_SHAPE * primaries.mass_E**NB_SHAPE_MASS_POWER * energy_pev_E**NB_SHAPE_ENERGY_POWER
+    shared_E = np.minimum(SHARED_DEPTH * energy_pev_E**SHARED_DEPTH_POWER, 1.0)
+    return Expectation(slant_m_E, slant_mwe_E, cos_local_E, threshold_gev_E, mean_E, shape_E, shared_E)
+
+
+def first_depth_gcm2(exponential: Float64, shared: Float64) -> Float64:
+    """Return the depth that production shares, g/cm²: of the first interaction, ``shared`` of its fluctuation."""
+    return INTERACTION_LENGTH_GCM2 * (1.0 + shared * (exponential - 1.0))
 
 
 def mean_multiplicity(threshold_gev: Float64, energy_gev: Float64, mass: Float64, cos_local: Float64) -> Float64:
@@ -302,12 +315,12 @@ def gamma2(num: int, mean: float, rng: np.random.Generator) -> Float32:
 class Lines:
     """Straight lines of muons from the decay of their parents: radius = pT / E_surface · (height + slant depth).
 
-    The depth of the first interaction is one draw an event, common to its muons: bundles differ in width,
+    The depth of the first interaction is one draw an event, in part common to its muons: bundles differ in width,
     a latent variable that a generator of muons has to learn. No magnetic field, no scattering in the ice.
     """
 
     def __init__(self, truth: Expectation, rng: np.random.Generator) -> None:
-        first_gcm2_E = rng.standard_exponential(len(truth.mean_E)) * INTERACTION_LENGTH_GCM2
+        first_gcm2_E = first_depth_gcm2(rng.standard_exponential(len(truth.mean_E)), truth.shared_E)
         self._first_gcm2_E = first_gcm2_E.astype(np.float32)
         self._scale_m_E = (SCALE_HEIGHT_M / truth.cos_local_E).astype(np.float32)
         self._log_surface_E = np.log(SURFACE_DEPTH_GCM2 / truth.cos_local_E).astype(np.float32)

@@ -99,8 +99,6 @@ def test_counts_scatter_as_a_negative_binomial():
     assert z.std() == pytest.approx(1.0, abs=0.02)
     empty = np.mean((1.0 + truth.mean_E / truth.shape_E) ** -truth.shape_E)
     assert np.mean(counts == 0) == pytest.approx(empty, abs=0.003)
-    for mass, expected in ((1.0, 0.41), (56.0, 0.055)):
-        assert np.sqrt(1 / truth.shape_E[primaries.mass_E == mass]) == pytest.approx(expected, rel=0.01)
 
 
 def test_mean_multiplicity_is_that_of_elberts_formula():
@@ -115,11 +113,11 @@ def test_mean_multiplicity_is_that_of_elberts_formula():
 @pytest.mark.parametrize(
     ("name", "mean", "mean_tolerance", "empty"),
     [
-        ("corsika", 0.62, 0.2, 0.854),
-        ("bench", 4.57, 0.05, 0.393),
-        ("heavy", 9.66, 0.1, 0.692),
-        ("flat", 9.45, 0.03, 0.415),
-        ("h3a", 0.19, 0.04, 0.883),
+        ("corsika", 0.68, 0.2, 0.859),
+        ("bench", 4.56, 0.05, 0.405),
+        ("heavy", 9.67, 0.1, 0.698),
+        ("flat", 9.43, 0.03, 0.421),
+        ("h3a", 0.19, 0.04, 0.887),
     ],
 )
 def test_presets_have_the_documented_multiplicity(name, mean, mean_tolerance, empty):
@@ -213,7 +211,7 @@ def test_energies_and_radii_of_the_bench_preset_are_as_documented():
     drawn = simulate(sample_primaries(60_000, preset("bench"), rng), preset("bench"), rng)
 
     np.testing.assert_allclose(np.percentile(drawn.muons_P3[:, 0], [10, 50, 90, 99]), [19, 142, 758, 3105], rtol=0.06)
-    np.testing.assert_allclose(np.percentile(radius_m(drawn), [10, 50, 90, 99]), [1.4, 6.3, 20.6, 45], rtol=0.06)
+    np.testing.assert_allclose(np.percentile(radius_m(drawn), [10, 50, 90, 99]), [1.4, 6.2, 19.6, 42], rtol=0.06)
 
 
 def test_a_single_event_of_a_hundred_thousand_muons_is_simulated_whole_and_one_of_none_is_an_empty_row():
@@ -230,6 +228,24 @@ def test_a_single_event_of_a_hundred_thousand_muons_is_simulated_whole_and_one_o
 
 BENCH = preset("bench")
 DEPTHS = 10
+
+
+@pytest.mark.parametrize(
+    ("energy_gev", "mass", "shape", "correlation"),
+    [(1e6, 1.0, 5.6, 0.045), (1e6, 56.0, 15.3, 0.045), (1e7, 14.0, 18.0, 0.0226), (1e8, 1.0, 15.4, 0.0113)],
+)
+@pytest.mark.parametrize("draw", [simulate, lambda same, *to: simulate_showers(same, same.depth_m_E[:, None], *to)])
+def test_counts_and_radii_at_one_primary_fluctuate_as_in_real_showers(energy_gev, mass, shape, correlation, draw):
+    primaries = same(40_000 if energy_gev < 1e8 else 10_000, energy_gev=energy_gev, mass=mass, cos_zenith=0.866)
+    drawn = draw(primaries, BENCH, np.random.default_rng(16))
+    counts = drawn.counts_E
+    assert counts.mean() ** 2 / (counts.var() - counts.mean()) == pytest.approx(shape, rel=0.06)
+
+    deviation = np.log10(radius_m(drawn))
+    deviation -= deviation.mean()
+    total, squares = (np.bincount(event_of(drawn), values, len(counts)) for values in (deviation, deviation**2))
+    pairs = (total**2 - squares)[counts > 1] / (counts[counts > 1] - 1)
+    assert pairs.sum() / squares[counts > 1].sum() == pytest.approx(correlation, rel=0.15)
 
 
 def test_showers_have_a_row_at_every_depth_each_with_the_mean_and_spread_of_the_formula():
