@@ -54,10 +54,9 @@ def test_nothing_that_is_quoted_has_a_seed_or_primaries_of_the_tuning() -> None:
 
 
 def test_muons_are_likeliest_with_the_simulators_own_part_of_the_first_interaction(monkeypatch) -> None:
-    real = evaluation_events(Source(), 3000, tuning=True)
-    nats = []
-    for part in (muons.SHARED_DEPTH, 0.5, 1.0):
-        monkeypatch.setattr(muons, "SHARED_DEPTH", part)
+    real, nats = evaluation_events(Source(), 3000, tuning=True), []
+    for part in (muons.SHARED_PART, 0.5, 1.0):
+        monkeypatch.setattr(muons, "SHARED_PART", part)
         nats.append(muon_nats(real.primary_E4, real.bundles, Source()).sum())
     assert nats[0] < min(nats[1:]) - 3
 

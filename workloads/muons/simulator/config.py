@@ -23,7 +23,7 @@ ELBERT_SCALE_GEV, ELBERT_SLOPE, ELBERT_POWER = 14.5, 0.757, 5.25
 """Mean multiplicity mu = A · scale / (E_min cos θ*) · x^-slope · (1 - x)^power, x = A E_min / E_0. Elbert (1979), as in
 Gaisser, "Cosmic Rays and Particle Physics". Valid for E_min >~ 300 GeV, x << 1."""
 
-NB_SHAPE, NB_SHAPE_MASS_POWER, NB_SHAPE_ENERGY_POWER = 5.6, 0.25, 0.22
+NB_SHAPE, NB_MASS_POWER, NB_ENERGY_POWER = 5.6, 0.25, 0.22
 """Shape k = 5.6 A^0.25 (E_0 / PeV)^0.22 of the negative binomial, that of real showers (docs/explanation/physics.md) to
 15 %. Negative binomials for deep muons: Forti et al., PRD 42 (1990) 3668."""
 
@@ -33,12 +33,10 @@ LOSS_A_GEV_PER_MWE, LOSS_B_PER_MWE = 0.259, 0.363e-3
 PT_MEAN_GEV = 0.45
 """Mean transverse momentum, GeV; dN/dpT ~ pT exp(-2 pT/<pT>). Chosen; 0.9 gives MUPAGE's width (hep-ph/0507228)."""
 
-INTERACTION_LENGTH_GCM2 = 90.0
-"""Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons."""
-
-SHARED_DEPTH, SHARED_DEPTH_POWER = 0.72, -0.15
-"""Part 0.72 (E_0 / PeV)^-0.15 of its fluctuation that the muons take over, at most all. Tuned: lg r of two muons of a
-shower at 1950 m and 30° correlates as in real showers, by 0.045 (E_0 / PeV)^-0.3."""
+INTERACTION_LENGTH_GCM2, SHARED_PART, SHARED_POWER = 90.0, 0.72, -0.15
+"""Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons. They have a part
+0.72 (E_0 / PeV)^-0.15 of its deviation from the mean, at most all, so that lg r of two muons correlates as in real
+showers, by 0.045 (E_0 / PeV)^-0.3 (1950 m, 30°)."""
 
 PRODUCTION_DEPTH_GCM2 = 60.0
 """Mean further depth to the decay of a muon's parent, g/cm²: Gamma(2), one draw a muon."""
