@@ -93,16 +93,18 @@ class _Lines:
         log_first_F = np.linspace(*_LOG_FIRST_RANGE, first)
         log_share_F = log_first_F - np.exp(log_first_F)
         self.log_weight_F = log_share_F - logsumexp(log_share_F)
-        first_gcm2_F = INTERACTION_LENGTH_GCM2 * np.exp(log_first_F)
+        self._deviation_F1 = np.exp(log_first_F)[:, None] - 1.0
         nodes_D, weights_D = roots_genlaguerre(further, 1.0)
-        self._depth_gcm2_FD = first_gcm2_F[:, None] + 0.5 * PRODUCTION_DEPTH_GCM2 * nodes_D
+        self._further_gcm2_D = 0.5 * PRODUCTION_DEPTH_GCM2 * nodes_D
         self._weights_D = (weights_D / weights_D.sum()).astype(np.float32)
 
     def log_density(self, reach_P: Float64, events: npt.NDArray[np.int64], place_P: npt.NDArray[np.int64]) -> Float64:
         """ln of the integral over further depths of (u / L)² exp(-u / L), for the u of each muon. (P, F)."""
         cos_local_E = self._truth.cos_local_E[events]
         log_surface_E = np.log(SURFACE_DEPTH_GCM2 / cos_local_E)
-        height_EFD = log_surface_E[:, None, None] - np.log(self._depth_gcm2_FD)
+        shared_E11 = self._truth.shared_E[events][:, None, None]
+        first_gcm2_EF1 = INTERACTION_LENGTH_GCM2 * (1.0 + shared_E11 * self._deviation_F1)
+        height_EFD = log_surface_E[:, None, None] - np.log(first_gcm2_EF1 + self._further_gcm2_D)
         np.maximum(height_EFD, -np.log(_LOWEST_PRODUCTION), out=height_EFD)
         length_EFD = height_EFD * (SCALE_HEIGHT_M / cos_local_E)[:, None, None]
         length_EFD += self._truth.slant_m_E[events][:, None, None]

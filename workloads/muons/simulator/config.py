@@ -23,9 +23,9 @@ ELBERT_SCALE_GEV, ELBERT_SLOPE, ELBERT_POWER = 14.5, 0.757, 5.25
 """Mean multiplicity mu = A · scale / (E_min cos θ*) · x^-slope · (1 - x)^power, x = A E_min / E_0. Elbert (1979), as in
 Gaisser, "Cosmic Rays and Particle Physics". Valid for E_min >~ 300 GeV, x << 1."""
 
-NB_SHAPE_PER_NUCLEON = 6.0
-"""Shape k of one nucleon's cascade; A nucleons have k·A. Tuned: 41 % shower-to-shower spread for a proton, 5.5 % for
-iron. Negative binomials for deep muons: Forti et al., PRD 42 (1990) 3668."""
+NB_SHAPE, NB_MASS_POWER, NB_ENERGY_POWER = 5.6, 0.25, 0.22
+"""Shape k = 5.6 A^0.25 (E_0 / PeV)^0.22 of the negative binomial, that of real showers (docs/explanation/physics.md) to
+15 %. Negative binomials for deep muons: Forti et al., PRD 42 (1990) 3668."""
 
 LOSS_A_GEV_PER_MWE, LOSS_B_PER_MWE = 0.259, 0.363e-3
 """Ionisation loss a and radiative loss b in dE/dX = -(a + bE). Ice, Chirkin & Rhode, hep-ph/0407075."""
@@ -33,8 +33,10 @@ LOSS_A_GEV_PER_MWE, LOSS_B_PER_MWE = 0.259, 0.363e-3
 PT_MEAN_GEV = 0.45
 """Mean transverse momentum, GeV; dN/dpT ~ pT exp(-2 pT/<pT>). Chosen; 0.9 gives MUPAGE's width (hep-ph/0507228)."""
 
-INTERACTION_LENGTH_GCM2 = 90.0
-"""Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons."""
+INTERACTION_LENGTH_GCM2, SHARED_PART, SHARED_POWER = 90.0, 0.72, -0.15
+"""Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons. They have a part
+0.72 (E_0 / PeV)^-0.15 of its deviation from the mean, at most all, so that lg r of two muons correlates as in real
+showers, by 0.045 (E_0 / PeV)^-0.3 (1950 m, 30°)."""
 
 PRODUCTION_DEPTH_GCM2 = 60.0
 """Mean further depth to the decay of a muon's parent, g/cm²: Gamma(2), one draw a muon."""
@@ -84,7 +86,7 @@ class SimulatorConfig:
 PRESETS: Mapping[str, SimulatorConfig] = {
     # Real showers: E^-1.5, zenith angles up to 70°, IceCube's depths; within reach of the library of interactions.
     "sibyll": SimulatorConfig("powerlaw", 1.5, 3e4, 1e8, 70.0, (1450.0, 2450.0), "sibyll23d"),
-    # Similar to a 5-component CORSIKA run: most rows empty, a few thousand muons at most.
+    # Similar to a 5-component CORSIKA run: most rows empty, few have thousands of muons.
     "corsika": SimulatorConfig(energy_min_gev=1e4, energy_max_gev=1e10),
     # For benchmarks and demos: some muons in most rows, a moderate tail.
     "bench": SimulatorConfig(energy_min_gev=1e5, energy_max_gev=1e8),

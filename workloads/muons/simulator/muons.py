@@ -32,10 +32,14 @@ from workloads.muons.simulator.config import (
     LOSS_A_GEV_PER_MWE,
     LOSS_B_PER_MWE,
     MASS_FRACTIONS,
-    NB_SHAPE_PER_NUCLEON,
+    NB_ENERGY_POWER,
+    NB_MASS_POWER,
+    NB_SHAPE,
     PRODUCTION_DEPTH_GCM2,
     PT_MEAN_GEV,
     SCALE_HEIGHT_M,
+    SHARED_PART,
+    SHARED_POWER,
     SURFACE_DEPTH_GCM2,
     SimulatorConfig,
 )
@@ -127,20 +131,17 @@ def sample_primaries(num_events: int, config: SimulatorConfig, rng: np.random.Ge
 def _choose(shares_G: Sequence[float] | Float64, num_events: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
     """Index of a group for each event, in proportion to the shares."""
     cumulative_G = np.cumsum(shares_G)
-    group_E: npt.NDArray[np.intp] = np.searchsorted(
-        cumulative_G[:-1] / cumulative_G[-1], rng.random(num_events), side="right"
-    )
-    return group_E
+    return np.searchsorted(cumulative_G[:-1] / cumulative_G[-1], rng.random(num_events), side="right")
 
 
 def _sample_powerlaw(num_events: int, config: SimulatorConfig, rng: np.random.Generator) -> Float64:
     """Energies from E^-gamma between the two limits, by its closed-form inverse."""
     low, high, share_E = config.energy_min_gev, config.energy_max_gev, rng.random(num_events)
-    if abs(config.gamma - 1.0) < 1e-9:
-        energy_gev_E: Float64 = low * (high / low) ** share_E
-        return energy_gev_E
     power = 1.0 - config.gamma
-    energy_gev_E = low * (1.0 + share_E * ((high / low) ** power - 1.0)) ** (1.0 / power)
+    if abs(power) < 1e-9:
+        energy_gev_E: Float64 = low * (high / low) ** share_E
+    else:
+        energy_gev_E = low * (1.0 + share_E * ((high / low) ** power - 1.0)) ** (1.0 / power)
     return energy_gev_E
 
 
@@ -183,6 +184,8 @@ class Expectation:
     """Mean number of muons at depth."""
     shape_E: Float64
     """Shape k of the negative binomial: var N = mean + mean²/k."""
+    shared_E: Float64
+    """Part of the fluctuation of the first interaction's depth that all muons have, 0 to 1."""
 
 
 def expect(primaries: SimulatedPrimaries, config: SimulatorConfig) -> Expectation:
@@ -192,8 +195,10 @@ def expect(primaries: SimulatedPrimaries, config: SimulatorConfig) -> Expectatio
     cos_local_E = cos_local_zenith(primaries.cos_zenith_E)
     threshold_gev_E = surface_energy_gev(config.energy_cut_gev, slant_mwe_E)
     mean_E = mean_multiplicity(threshold_gev_E, primaries.energy_gev_E, primaries.mass_E, cos_local_E)
-    shape_E = NB_SHAPE_PER_NUCLEON * primaries.mass_E
-    return Expectation(slant_m_E, slant_mwe_E, cos_local_E, threshold_gev_E, mean_E, shape_E)
+    energy_pev_E = primaries.energy_gev_E / 1e6
+    shape_E = NB_SHAPE * primaries.mass_E**NB_MASS_POWER * energy_pev_E**NB_ENERGY_POWER
+    shared_E = np.minimum(SHARED_PART * energy_pev_E**SHARED_POWER, 1.0)
+    return Expectation(slant_m_E, slant_mwe_E, cos_local_E, threshold_gev_E, mean_E, shape_E, shared_E)
 
 
 def mean_multiplicity(threshold_gev: Float64, energy_gev: Float64, mass: Float64, cos_local: Float64) -> Float64:
@@ -302,13 +307,13 @@ def gamma2(num: int, mean: float, rng: np.random.Generator) -> Float32:
 class Lines:
     """Straight lines of muons from the decay of their parents: radius = pT / E_surface · (height + slant depth).
 
-    The depth of the first interaction is one draw an event, common to its muons: bundles differ in width,
+    The depth of the first interaction is one draw an event, in part common to its muons: bundles differ in width,
     a latent variable that a generator of muons has to learn. No magnetic field, no scattering in the ice.
     """
 
     def __init__(self, truth: Expectation, rng: np.random.Generator) -> None:
-        first_gcm2_E = rng.standard_exponential(len(truth.mean_E)) * INTERACTION_LENGTH_GCM2
-        self._first_gcm2_E = first_gcm2_E.astype(np.float32)
+        deviation_E = truth.shared_E * (rng.standard_exponential(len(truth.mean_E)) - 1.0)
+        self._first_gcm2_E = (INTERACTION_LENGTH_GCM2 * (1.0 + deviation_E)).astype(np.float32)
         self._scale_m_E = (SCALE_HEIGHT_M / truth.cos_local_E).astype(np.float32)
         self._log_surface_E = np.log(SURFACE_DEPTH_GCM2 / truth.cos_local_E).astype(np.float32)
 
@@ -436,22 +441,12 @@ def simulate_showers(
     """
     reached_SD = np.isfinite(depth_m_SD)
     shower_E = np.nonzero(reached_SD)[0]
-    rows = SimulatedPrimaries(
-        showers.energy_gev_E[shower_E],
-        showers.mass_E[shower_E],
-        showers.cos_zenith_E[shower_E],
-        depth_m_SD[reached_SD],
-    )
+    energy_gev_E, mass_E, cos_zenith_E, _ = (column_S[shower_E] for column_S in vars(showers).values())
+    rows = SimulatedPrimaries(energy_gev_E, mass_E, cos_zenith_E, depth_m_SD[reached_SD])
     if config.interactions:
-        counts_SD, muons_P3 = bundles_of_showers(
-            showers.energy_gev_E,
-            showers.mass_E.astype(np.int64),
-            showers.cos_zenith_E,
-            depth_m_SD,
-            library_of(LibraryName(config.interactions, config.library)),
-            rng,
-            field=config.field,
-        )
+        library = library_of(LibraryName(config.interactions, config.library))
+        primaries = showers.energy_gev_E, showers.mass_E.astype(np.int64), showers.cos_zenith_E
+        counts_SD, muons_P3 = bundles_of_showers(*primaries, depth_m_SD, library, rng, field=config.field)
         return SimulatedBundles(rows.columns(), counts_SD[reached_SD], muons_P3)
     top = replace(showers, depth_m_E=depth_m_SD[:, 0])
     truth_S = expect(top, config)

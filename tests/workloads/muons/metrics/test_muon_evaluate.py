@@ -142,7 +142,7 @@ def test_what_is_wrong_with_a_generator_is_caught_by_the_metrics_named_for_it(wr
 
 @pytest.mark.slow
 def test_classifiers_catch_what_is_wrong_inside_events_and_their_progress_is_told() -> None:
-    real, good, _ = events(1_000)
+    real, good, _ = events(1_500)
     done: list[float] = []
     settings = EvaluationSettings(bootstraps=4, c2st_epochs=6)
     wrong = energies_swapped_between_muons(good, 5)
