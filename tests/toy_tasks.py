@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from benchmarks.reference_step import use_sgd
 from workloads.base.context import StepContext
 from workloads.base.step import BaseTask
-from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
+from workloads.muons.models.likelihood_densities import Draws
 from workloads.muons.models.wgan import WganTask
 from workloads.muons.models.wgan_networks import Draw, WganEvents, WganNetworks
 
 CPU = torch.device("cpu")
 CONTEXT = StepContext(CPU, seed=1)
-SMALL_WGAN = MuonNetworkConfig(hidden=16, z_global=4, z_local=4)
-SMALL_LIKELIHOOD = MuonNetworkConfig(hidden=16, energy_cut_gev=0.0)
+SMALL = MuonNetworkConfig(hidden=16, energy_cut_gev=0.0)
 
 
 def make_wgan(context: StepContext = CONTEXT, **settings: Any) -> WganTask:
-    return WganTask(WganConfig.model_validate({"network": SMALL_WGAN, **settings}), context)
+    """After its first step, of the likelihood model, if that has been made."""
+    return WganTask(WganConfig.model_validate({"network": SMALL, "likelihood_steps": 1, **settings}), context)
 
 
 def make_sgd_wgan(context: StepContext = CONTEXT, rate: float = 0.01, **settings: Any) -> WganTask:
@@ -33,7 +34,7 @@ def make_sgd_wgan(context: StepContext = CONTEXT, rate: float = 0.01, **settings
 
 
 def make_likelihood(context: StepContext = CONTEXT, **settings: Any) -> LikelihoodTask:
-    return LikelihoodTask(LikelihoodConfig.model_validate({"network": SMALL_LIKELIHOOD, **settings}), context)
+    return LikelihoodTask(LikelihoodConfig.model_validate({"network": SMALL, **settings}), context)
 
 
 MAKE: dict[str, Callable[..., WganTask | LikelihoodTask]] = {"wgan": make_wgan, "likelihood": make_likelihood}
@@ -65,10 +66,15 @@ def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:
 
 
 def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool = False) -> Draw:
-    """Zeros, and ones for the further events of an energy score."""
+    """Middles of all distributions, and ones for the further events of an energy score."""
     times = self.generated_events if for_generator else 1
-    z_EZ = torch.ones(times, part.segments.num_events, self.generator.z_global)
-    z_PZ = torch.ones(times, part.segments.num_particles, self.generator.z_local)
-    z_EZ[0], z_PZ[0] = 0, 0
-    mix_E = None if for_generator else torch.full((part.segments.num_events,), 0.5)
-    return Draw(z_EZ.flatten(0, 1), z_PZ.flatten(0, 1), mix_E)
+    segments, muons = part.segments, self.likelihood.muons
+    (events, particles), (latent, features) = (
+        (segments.num_events, segments.num_particles), (muons.latent, muons.num_features)
+    )
+    normal = [torch.ones(times, rows, width) for rows, width in ((events, latent), (particles, features))]
+    for one in normal:
+        one[0] = 0
+    (z_EZ, normal_PF), half = (one.flatten(0, 1) for one in normal), torch.full((times * events, 1), 0.5)
+    draws = Draws(half, z_EZ, torch.full((times * particles, features), 0.5), normal_PF)
+    return Draw(draws, None if for_generator else torch.full((events,), 0.5))

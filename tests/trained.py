@@ -6,39 +6,46 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from services.config.root import Config
 from services.trainer.position import StreamPosition
 from workloads.base.checkpoint import FORMAT
 from workloads.muons.models.config import LikelihoodConfig, WganConfig
 from workloads.muons.models.count_head import MixtureCountHead
-from workloads.muons.models.likelihood_densities import LikelihoodSampler, MuonDensities
+from workloads.muons.models.likelihood_densities import Correction, MuonDensities, MuonSampler
 from workloads.muons.models.standardise import Standardise
-from workloads.muons.models.wgan_networks import WganSampler
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.muons import sample_primaries, simulate
 
 
-def make_sampler(config: WganConfig, *, preset_name: str = "bench", count_steps: int = 0) -> WganSampler:
+def make_sampler(
+    config: WganConfig | LikelihoodConfig, *, preset_name: str = "bench", count_steps: int = 0
+) -> MuonSampler:
     """Standardised with 4,000 events of the preset; the networks are untrained, but for steps of the count head."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        sampler = WganSampler(config, torch.device("cpu"))
-    _fit(sampler.standardise, sampler.count_head, preset_name, count_steps)
+        standardise, count_head = Standardise(config.network), MixtureCountHead(config.network)
+        muons = MuonDensities(standardise.num_features, config.network)
+        correction = None
+        if isinstance(config, WganConfig):
+            correction = Correction(standardise.num_features, config.network)
+            with torch.no_grad():  # biases, too, must matter
+                for parameter in correction.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+    _fit(standardise, count_head, preset_name, count_steps)
+    sampler = MuonSampler(config.network, standardise, count_head, muons, correction)
+    for module in modules_of(sampler).values():
+        module.requires_grad_(False).eval()
     return sampler
 
 
-def make_likelihood_sampler(config: LikelihoodConfig, *, count_steps: int = 0) -> LikelihoodSampler:
-    """The same for the likelihood model, with events of the preset `bench`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        standardise = Standardise(config.network, config.network.energy_cut_gev, polar=True)
-        count_head = MixtureCountHead(config.network)
-        muons = MuonDensities(standardise.num_features, config.network)
-    _fit(standardise, count_head, "bench", count_steps)
-    for module in (standardise, count_head, muons):
-        module.requires_grad_(False).eval()
-    return LikelihoodSampler(config, standardise, count_head, muons)
+def modules_of(sampler: MuonSampler) -> dict[str, nn.Module]:
+    """Modules by their names in a checkpoint, all with the weights for generation."""
+    networks = {"count_head": sampler.count_head, "muons": sampler.muons, "correction": sampler.correction}
+    there = {name: network for name, network in networks.items() if network is not None}
+    averages = {f"{name}_average": network for name, network in there.items()}
+    return {"standardise": sampler.standardise, **there, **averages}
 
 
 def _fit(standardise: Standardise, count_head: MixtureCountHead, preset_name: str, count_steps: int) -> None:
@@ -62,16 +69,9 @@ def _fit(standardise: Standardise, count_head: MixtureCountHead, preset_name: st
         count_head.requires_grad_(False)
 
 
-def write_checkpoint(path: Path, config: Config, sampler: WganSampler | LikelihoodSampler) -> Path:
+def write_checkpoint(path: Path, config: Config, sampler: MuonSampler) -> Path:
     """As a run of this configuration would leave it."""
-    name, network = ("generator", sampler.generator) if isinstance(sampler, WganSampler) else ("muons", sampler.muons)
-    networks = {
-        "standardise": sampler.standardise.state_dict(),
-        "count_head": sampler.count_head.state_dict(),
-        "count_head_average": sampler.count_head.state_dict(),
-        name: network.state_dict(),
-        f"{name}_average": network.state_dict(),
-    }
+    networks = {name: module.state_dict() for name, module in modules_of(sampler).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(
         {
