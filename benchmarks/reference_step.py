@@ -3,7 +3,8 @@
 The context of an event is repeated for each of its muons before the first layer, real and generated events pass the
 critic separately, pooling is `scatter_reduce` on an index, the gradient penalty is autograd's second derivative, every
 metric is copied to the host at once, and nothing is fused. Same networks, losses and noise as in
-`workloads/muons/models/wgan.py`: the shipped step must agree with it, and is timed against it.
+`workloads/muons/models/wgan.py`: the shipped step must agree with it, and is timed against it. The likelihood model is
+the shipped one: its steps, and the features that it draws.
 
 Shape suffixes: E events, P particles, F features, D width.
 """
@@ -21,19 +22,13 @@ from workloads.base.batch import Batch
 from workloads.base.context import Noise, StepContext
 from workloads.base.optimiser import GuardedOptimiser, uncompiled
 from workloads.base.random_streams import SharedPurpose
+from workloads.base.segments import Segments
 from workloads.muons.models.config import WganConfig
-from workloads.muons.models.count_head import AVERAGE_DECAY
-from workloads.muons.models.standardise import Standardise
+from workloads.muons.models.likelihood import LikelihoodTask
+from workloads.muons.models.likelihood_densities import Draws, known, seen
 from workloads.muons.models.wgan import CRITIC_BETAS, GENERATOR_BETAS, MUONS_SCORE_FACTOR, WganTask
 from workloads.muons.models.wgan_losses import SCORE_LIMIT
-from workloads.muons.models.wgan_networks import (
-    GENERATOR_AVERAGE_DECAY,
-    LEAK,
-    LOCAL_TAILS,
-    SCORE_EVENTS,
-    Dense,
-    WganNetworks,
-)
+from workloads.muons.models.wgan_networks import GENERATOR_AVERAGE_DECAY, LEAK, SCORE_EVENTS, Dense, WganNetworks
 
 
 class ReferenceStep:
@@ -41,42 +36,37 @@ class ReferenceStep:
 
     def __init__(self, config: WganConfig, device: torch.device, seed: int, *, sgd_rate: float = 0.0) -> None:
         """``sgd_rate``: learning rate of SGD for generator and critic, see `use_sgd`; 0: Adam, as configured."""
-        self.networks = WganNetworks(config, StepContext(device, seed))
+        context = StepContext(device, seed)
+        self._likelihood = LikelihoodTask(config.of_likelihood(), context)
+        self.networks = WganNetworks(config, context, self._likelihood.networks)
         self._config = config
         self._device = device
         self._noise = Noise(SharedPurpose.TRAINING_NOISE, seed, device)
         self._critic = _optimiser(self.networks.critic, sgd_rate, config.critic_lr, CRITIC_BETAS)
-        self._generator = _optimiser(self.networks.generator, sgd_rate, config.generator_lr, GENERATOR_BETAS)
-        self._count = Adam(self.networks.count_head.parameters(), config.count_lr)
-        self._steps = self._critic_updates = 0
+        self._generator = _optimiser(self.networks.correction, sgd_rate, config.generator_lr, GENERATOR_BETAS)
+        self._steps = self._critic_updates = self._generator_updates = 0
         self._gp_norm = 0.0
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Do one step. Returns its metrics on the host."""
+        self._steps += 1
+        if self._steps <= self._config.likelihood_steps:
+            return {name: float(value) for name, value in self._likelihood.step(batch).items()}
         (microbatch,) = batch.microbatches
         primary, muons = microbatch.event_columns["primary"], microbatch.particle_columns["muons"]
         standardise = self.networks.standardise
-        _fit(standardise, primary, muons)
-        self._noise.begin(self._steps)
+        self._noise.begin(self._steps - 1)
         random = self._noise.of(microbatch)
         conditions = standardise.conditions(primary)
-        real = standardise.features(muons)
+        real = seen(standardise.features(muons))
         counts = microbatch.offsets_E1.diff()
+        known_EK = known(standardise, self.networks.likelihood.averaged_count_head.average, primary, counts)
         event_P = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
         real = real[_sorted(real[:, 0], event_P)]
         metrics: dict[str, float] = {}
         for _ in range(self._config.critic_steps):
-            metrics |= self._update_critic(real, conditions, counts, event_P, random)
-        metrics |= self._update_generator(real, conditions, counts, event_P, random)
-
-        loss = self.networks.count_head.loss(conditions, counts) / len(counts)
-        metrics["m_loss"] = loss.item()
-        self._count.zero_grad()
-        loss.backward()
-        self._count.step()
-        self._average(self.networks.count_head, self.networks.averaged_count_head.average, AVERAGE_DECAY)
-        self._steps += 1
-        return metrics
+            metrics |= self._update_critic(real, known_EK, conditions, counts, event_P, random)
+        return metrics | self._update_generator(real, known_EK, conditions, counts, event_P, random)
 
     def _update_critic(
         self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
