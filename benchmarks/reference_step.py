@@ -12,6 +12,8 @@ Shape suffixes: E events, P particles, F features, D width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +31,8 @@ from workloads.muons.models.likelihood_densities import Draws, known, seen
 from workloads.muons.models.wgan import CRITIC_BETAS, GENERATOR_BETAS, MUONS_SCORE_FACTOR, WganTask
 from workloads.muons.models.wgan_losses import SCORE_LIMIT
 from workloads.muons.models.wgan_networks import GENERATOR_AVERAGE_DECAY, LEAK, SCORE_EVENTS, Dense, WganNetworks
+
+Fakes = Callable[[int], list[Tensor]]
 
 
 class ReferenceStep:
@@ -61,23 +65,23 @@ class ReferenceStep:
         real = seen(standardise.features(muons))
         counts = microbatch.offsets_E1.diff()
         known_EK = known(standardise, self.networks.likelihood.averaged_count_head.average, primary, counts)
+        fakes = partial(self._fakes, known_EK, Segments.from_counts(counts, len(muons)), random)
         event_P = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
         real = real[_sorted(real[:, 0], event_P)]
         metrics: dict[str, float] = {}
         for _ in range(self._config.critic_steps):
-            metrics |= self._update_critic(real, known_EK, conditions, counts, event_P, random)
-        return metrics | self._update_generator(real, known_EK, conditions, counts, event_P, random)
+            metrics |= self._update_critic(real, fakes, conditions, counts, event_P, random)
+        return metrics | self._update_generator(real, fakes, conditions, counts, event_P)
 
     def _update_critic(
-        self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
+        self, real: Tensor, fakes: Fakes, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
     ) -> dict[str, float]:
         """Do one update of the critic. Returns its metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
-        mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
         with torch.no_grad():
-            (noise,) = self._noise_of(counts, event_P, random)
-            fake = self._fake(conditions, counts, event_P, *noise)
+            (fake,) = fakes(1)
+        mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
         real_E = self._score(real, conditions, counts, event_P)[present]
         fake_E = self._score(fake, conditions, counts, event_P)[present]
         metrics["w_gap"] = (real_E - fake_E).mean().item()
@@ -111,14 +115,13 @@ class ReferenceStep:
         return self._config.penalty_weight * (norm - 1).square().mean()
 
     def _update_generator(
-        self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
+        self, real: Tensor, fakes: Fakes, conditions: Tensor, counts: Tensor, event_P: Tensor
     ) -> dict[str, float]:
         """Do one update of the generator and of its averaged weights. Returns the metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
         score_weight = self._config.energy_score_weight
-        noise = self._noise_of(counts, event_P, random, SCORE_EVENTS if score_weight > 0 else 1)
-        fake, *others = (self._fake(conditions, counts, event_P, *one) for one in noise)
+        fake, *others = fakes(SCORE_EVENTS if score_weight > 0 else 1)
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
@@ -129,41 +132,27 @@ class ReferenceStep:
             loss = loss + score_weight * score
         self._generator.zero_grad()
         loss.backward()
-        metrics["generator_grad_norm"] = _norm(self.networks.generator)
+        metrics["generator_grad_norm"] = _norm(self.networks.correction)
         self._generator.step()
-        average = self.networks.averaged.average
-        self._average(self.networks.generator, average, GENERATOR_AVERAGE_DECAY)
+        self._generator_updates += 1
+        decay = min(GENERATOR_AVERAGE_DECAY, self._generator_updates / (self._generator_updates + 10))
+        with torch.no_grad():
+            averaged = self.networks.averaged.average.parameters()
+            for mean, new in zip(averaged, self.networks.correction.parameters(), strict=True):
+                mean.mul_(decay).add_(new, alpha=1 - decay)
         return metrics
 
-    @torch.no_grad()
-    def _average(self, latest: nn.Module, average: nn.Module, decay: float) -> None:
-        """Move the running mean of a network's weights."""
-        decay = min(decay, (self._steps + 1) / (self._steps + 11))
-        for mean, new in zip(average.parameters(), latest.parameters(), strict=True):
-            mean.mul_(decay).add_(new, alpha=1 - decay)
+    def _fakes(self, known_EK: Tensor, segments: Segments, random: torch.Generator, times: int) -> list[Tensor]:
+        """Generated features as the critic sees them, ``times`` sets of them."""
+        muons = self.networks.likelihood.averaged.average
+        draws = Draws.of(segments.repeated(times), muons.latent, muons.num_features, random)
+        sets = zip(*(one.chunk(times) for one in draws), strict=True)
+        return [seen(muons.draw(known_EK, segments, Draws(*one), self._corrected)) for one in sets]
 
-    def _noise_of(
-        self, counts: Tensor, event_P: Tensor, random: torch.Generator, times: int = 1
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Noise of events and muons, ``times`` sets."""
-        generator = self.networks.generator
-        z_E = torch.randn(times * len(counts), generator.z_global, device=self._device, generator=random)
-        z_P = torch.randn(times * len(event_P), generator.z_local, device=self._device, generator=random)
-        return list(zip(z_E.chunk(times), z_P.chunk(times), strict=True))
-
-    def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, z_E: Tensor, z_P: Tensor) -> Tensor:
-        """Generated features, (P, F)."""
-        generator = self.networks.generator
-        size = counts.float().log1p().unsqueeze(1) / 2
-        context = torch.cat([z_E, conditions, size], 1)
-        for layer in generator.event_network:
-            context = _dense(layer, context)
-        tails = z_P[:, :LOCAL_TAILS]
-        z_P = torch.cat([tails * tails.abs() / math.sqrt(3), z_P[:, LOCAL_TAILS:]], 1)
-        muons = _dense(generator.muon_input, torch.cat([context[event_P], z_P], 1))
-        muons = _dense(generator.muon_network[0], muons)
-        features: Tensor = generator.muon_network[1](muons)
-        return features
+    def _corrected(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> Tensor:
+        correction = self.networks.correction
+        context = correction.of_context(correction.context(inputs_EI[segments.event_P]))
+        return features_PF + 0.1 * correction.network(context + correction.of_features(seen(features_PF)))
 
     def _score(self, features: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor) -> Tensor:
         """Scores of all events, unbounded, (E,)."""
@@ -213,17 +202,8 @@ def _energy_score(generated: list[Tensor], real: Tensor, event_P: Tensor, counts
     return MUONS_SCORE_FACTOR * of_muons + of_events.mean()
 
 
-def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:
-    if not standardise.has_conditions:
-        standardise.fit_conditions(primary)
-        standardise.fit_features(muons)
-
-
 def _dense(layer: Dense, rows: Tensor) -> Tensor:
-    rows = layer.linear(rows)
-    if layer.norm is not None:
-        rows = layer.norm(rows)
-    return F.leaky_relu(rows, LEAK)
+    return F.leaky_relu(layer.norm(layer.linear(rows)), LEAK)
 
 
 def _sorted(key: Tensor, event_P: Tensor) -> Tensor:
@@ -238,7 +218,7 @@ def _norm(network: nn.Module) -> float:
 
 def use_sgd(task: WganTask, rate: float) -> WganTask:
     """Replace Adam of generator and critic, whose first updates are ±rate whatever the rounding of small gradients."""
-    for name, network in (("generator", task.networks.generator), ("critic", task.networks.critic)):
+    for name, network in (("generator", task.networks.correction), ("critic", task.networks.critic)):
         optimiser = uncompiled(SGD)(network.parameters(), rate, fused=True)
         task.optimisers[name] = GuardedOptimiser(network, optimiser, clip=0.0, context=task.context)
     return task

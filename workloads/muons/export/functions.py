@@ -5,7 +5,6 @@ Shape suffixes: E events, P particles, F features, K mixture components, Z noise
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +16,7 @@ from workloads.base.segments import Segments
 from workloads.muons.models.config import MAX_DEVIATION
 from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.likelihood_densities import Draws, MuonDensities, MuonSampler, known
-from workloads.muons.models.standardise import RADIUS_OFFSET_M, Standardise
+from workloads.muons.models.standardise import Standardise
 
 
 @dataclass(frozen=True)
@@ -96,23 +95,15 @@ class GeneratorFunction(nn.Module):
     @torch.no_grad()
     def trained_muons(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Muons from the trained modules for the same inputs, each module called separately. -> (P, 3)."""
-        muons_P3 = self.standardise.muons(self.trained_features(inputs), torch.Generator())  # angles: see below
-        if not self.standardise.symmetric:
-            return muons_P3
-        radius_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2])
-        angle_P = inputs[self.names.index("azimuth")] * (2 * math.pi)
-        return torch.stack([muons_P3[:, 0], radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
+        azimuth_P = inputs[self.names.index("azimuth")] if self.standardise.symmetric else None
+        return self.standardise.muons(self.trained_features(inputs), turns_P=azimuth_P)
 
     def _muons(self, features_PF: Tensor, azimuth_P: Tensor) -> Tensor:
-        """Muons as from `Standardise.muons`, with a given azimuth in turns."""
-        of = self.standardise
-        raw_PF = features_PF * of.feature_spread_F + of.feature_mean_F
-        energy_P = torch.pow(10.0, raw_PF[:, 0]) + of.energy_cut_gev
-        if not of.symmetric:
-            energy_P = energy_P + 0 * azimuth_P  # keeps the same inputs for every model
-        radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
-        angle_P = azimuth_P * (2 * math.pi) if of.symmetric else raw_PF[:, 2]
-        return torch.stack([energy_P, radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
+        """Muons with a given azimuth in turns."""
+        muons_P3 = self.standardise.muons(features_PF, turns_P=azimuth_P)
+        if self.standardise.symmetric:
+            return muons_P3
+        return muons_P3 + 0 * azimuth_P.unsqueeze(1)  # keeps the same inputs for every model
 
 
 def _segments(counts_E: Tensor, event_P: Tensor) -> Segments:

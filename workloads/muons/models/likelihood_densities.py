@@ -130,6 +130,9 @@ class MuonDensities(nn.Module):
         self.embedding = _silu_layers(_AZIMUTH + NUM_KNOWN, width)
         to_posterior = Linear(width, 2 * latent, wide=True)
         self.posterior = nn.Sequential(Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
+        # A line from the mean features of an event: z means something before the other layers have found it. Without,
+        # one seed of ten had 0.6 of the correlation of two radii after 1,500 steps.
+        self.posterior_line = nn.Linear(_AZIMUTH + NUM_KNOWN, latent)
         inputs = NUM_KNOWN + latent
         self.context = _silu_layers(inputs, width)
         self.energy = mixture_layer(width, _REACH, _LOG_SPREAD)
@@ -139,6 +142,9 @@ class MuonDensities(nn.Module):
         with torch.no_grad():
             to_posterior.weight.mul_(0.1)
             self.shift.weight.zero_()
+            nn.init.zeros_(self.posterior_line.bias)
+            nn.init.zeros_(self.posterior_line.weight)[0, _RADIUS] = 1.0
+            self.posterior_line.weight[min(latent - 1, 1), _ENERGY] = 0.5
             # z matters from the start. Where it did not, the encoder of some variants stayed at the prior for good.
             self.shift.weight[_RADIUS, NUM_KNOWN] = 0.4
             self.shift.weight[_ENERGY, NUM_KNOWN + min(latent - 1, 1)] = 0.2
@@ -147,8 +153,10 @@ class MuonDensities(nn.Module):
         """Bound of each event, with z from the encoder by ``normal_EZ``. (P, F), (E, K), (E, Z) -> 2 times (E,)."""
         embedded_PD = self.embedding(torch.cat([features_PF[:, :_AZIMUTH], spread(known_EK, segments)], 1))
         mean_ED = pool(embedded_PD, segments, ("mean",))
+        mean_EF = pool(features_PF[:, :_AZIMUTH], segments, ("mean",))
         mean_EZ, log_spread_EZ = self.posterior(joined([mean_ED, known_EK], mean_ED.dtype)).chunk(2, 1)
         log_spread_EZ = log_spread_EZ.clamp(*LOG_SPREAD_RANGE)
+        mean_EZ = mean_EZ + self.posterior_line(torch.cat([mean_EF, known_EK], 1))
         z_EZ = mean_EZ + log_spread_EZ.exp() * normal_EZ
         # No gradient through q's own parameters: unbiased, and without noise where q is right (arXiv:1703.09194).
         away_EZ = (z_EZ - mean_EZ.detach()) * torch.exp(-log_spread_EZ.detach())

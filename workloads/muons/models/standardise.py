@@ -100,19 +100,22 @@ class Standardise(nn.Module):
         """Standardised features, lg E first. (P, 3) = [energy_gev, x_m, y_m] -> (P, F)."""
         return (self._raw_features(muons_P3) - self.feature_mean_F) / self.feature_spread_F
 
-    def muons(self, features_PF: Tensor, random: torch.Generator | None = None) -> Tensor:
+    def muons(
+        self, features_PF: Tensor, random: torch.Generator | None = None, turns_P: Tensor | None = None
+    ) -> Tensor:
         """Muons from features: the inverse of ``features``. (P, F) -> (P, 3) = [energy_gev, x_m, y_m].
 
-        With symmetric azimuth, the angle is drawn uniformly, from ``random`` or torch's global generator: energy and
-        radius are recovered, x and y are not. Energies below ``MIN_ENERGY_GEV`` become that value.
+        With symmetric azimuth, the angle is ``turns_P`` or drawn uniformly, from ``random`` or torch's global one:
+        energy and radius are recovered, x and y are not. Energies below ``MIN_ENERGY_GEV`` become that value.
         """
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0]) + self.energy_cut_gev
         radius_P = (torch.pow(10.0, raw_PF[:, 1]) - RADIUS_OFFSET_M).clamp_min(0)
-        if self.symmetric:
-            azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
-        else:
-            azimuth_P = raw_PF[:, 2]
+        if not self.symmetric:
+            turns_P = raw_PF[:, 2] / (2 * math.pi)
+        elif turns_P is None:
+            turns_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random)
+        azimuth_P = turns_P * (2 * math.pi)
         x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
         return torch.stack([energy_P, x_P, y_P], 1)
 
