@@ -48,7 +48,7 @@ from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.kernels.operators import LIKE
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.wgan import WganTask
 
 CPU = torch.device("cpu")
@@ -143,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     network = MuonNetworkConfig(hidden=8)
-    config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
+    config = WganConfig(network=network, likelihood_steps=1, chunk_particles=PART_PARTICLES, compile=arguments.compile)
     print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'profiled':>10}{'host ms':>9}")
     rows = {}
     for number in arguments.microbatches:

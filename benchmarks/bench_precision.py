@@ -27,15 +27,13 @@ from benchmarks.gpu.counting import counted
 from workloads.base.context import StepContext
 from workloads.base.device import tune_cpu
 from workloads.base.native import layers
-from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig
+from workloads.muons.models.config import LikelihoodConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.wgan import WganTask
 
 MODELS: dict[str, Callable[[StepContext], Any]] = {
-    "wgan": lambda context: WganTask(WganConfig(), context),
-    "likelihood": lambda context: LikelihoodTask(
-        LikelihoodConfig(network=MuonNetworkConfig(energy_cut_gev=0.0)), context
-    ),
+    "wgan": lambda context: WganTask(WganConfig(likelihood_steps=1), context),
+    "likelihood": lambda context: LikelihoodTask(LikelihoodConfig(), context),
 }
 BYTES_STEPS = 2
 """Steps that are counted: of two in a row, one has a gradient penalty more."""

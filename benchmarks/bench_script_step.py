@@ -70,13 +70,13 @@ def make_cases(num_events: int, threads: int) -> dict[str, Callable[[], object]]
     batch = make_batch(num_events, CPU)
     same = {"critic_steps": CRITIC_STEPS, "energy_score_weight": 0.0}
     network = WganConfig().network
-    widths = Widths.all(network.hidden, (network.z_global, network.z_local))
+    widths = Widths.all(network.hidden, (network.latent, 4))
     ours = {
         "icestream, recipe and penalty of cr_muons": make_task(threads, num_events, **same),
         "icestream, penalty of cr_muons": make_task(threads, num_events),
     }
     for task in ours.values():
-        task.observe(batch)
+        task.step(batch)  # the likelihood model's
     standardise = ours["icestream, penalty of cr_muons"].networks.standardise
     (microbatch,) = batch.microbatches
     inputs = (
@@ -96,7 +96,7 @@ def make_cases(num_events: int, threads: int) -> dict[str, Callable[[], object]]
 
 def make_task(threads: int, num_events: int, **settings: Any) -> WganTask:
     """Task whose penalty sees as many muons as the script's: those of one part of PENALTY_MUONS."""
-    config = WganConfig(gp_every=PENALTY_EVERY, chunk_particles=PENALTY_MUONS, **settings)
+    config = WganConfig(gp_every=PENALTY_EVERY, chunk_particles=PENALTY_MUONS, likelihood_steps=1, **settings)
     task = WganTask(config, StepContext(CPU, seed=1, threads=threads))
     whole, calls, num_parts = task.networks.penalty, itertools.count(), max(num_events * MUONS // PENALTY_MUONS, 1)
 

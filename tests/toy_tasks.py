@@ -66,15 +66,12 @@ def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:
 
 
 def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool = False) -> Draw:
-    """Middles of all distributions, and ones for the further events of an energy score."""
+    """Numbers by the places of muons in their events, none twice: of equal ones, rounding would choose the largest."""
     times = self.generated_events if for_generator else 1
-    segments, muons = part.segments, self.likelihood.muons
-    (events, particles), (latent, features) = (
-        (segments.num_events, segments.num_particles), (muons.latent, muons.num_features)
-    )
-    normal = [torch.ones(times, rows, width) for rows, width in ((events, latent), (particles, features))]
-    for one in normal:
-        one[0] = 0
-    (z_EZ, normal_PF), half = (one.flatten(0, 1) for one in normal), torch.full((times * events, 1), 0.5)
-    draws = Draws(half, z_EZ, torch.full((times * particles, features), 0.5), normal_PF)
-    return Draw(draws, None if for_generator else torch.full((events,), 0.5))
+    segments, muons = part.segments.repeated(times), self.likelihood.muons
+    events = torch.arange(segments.num_events) // part.segments.num_events
+    place_P = segments.particles_P - segments.starts_E[segments.event_P] + events[segments.event_P]
+    normal_PF = place_P.sin().unsqueeze(1).expand(-1, muons.num_features)
+    z_EZ = events.gt(0).float().unsqueeze(1).expand(-1, muons.latent)
+    draws = Draws(torch.full_like(z_EZ[:, :1], 0.4), z_EZ, torch.full_like(normal_PF, 0.4), normal_PF)
+    return Draw(draws, None if for_generator else torch.full((segments.num_events,), 0.5))

@@ -116,7 +116,7 @@ def _counts_of(cell: Cell, setting: Setting, batch: Batch, channel: Channel) -> 
     channel.say(f"{cell}: counting")
     variant = SHIPPED if cell.variant.is_apart else cell.variant
     steps = variant.make(setting, cell.precision, batch)
-    steps.step()  # the first one fits the standardisation
+    steps.step()  # the first one makes the optimisers' state
     counts = Counts(*(count // steps.cycle for count in counted(steps.all)))
     if cell.variant.is_apart:
         return {"flops": counts.flops}

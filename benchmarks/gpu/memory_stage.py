@@ -26,7 +26,8 @@ _WARM = 0.2
 def run(setting: Setting, channel: Channel) -> None:
     """Rows at a few steps: bytes allocated and reserved, and the allocator's troubles."""
     device = torch.device(setting.device)
-    task = WganTask(WganConfig.model_validate({"network": dict(SMALL), "critic_steps": 1}), StepContext(device, 1))
+    config = WganConfig.model_validate(setting.section | {"network": dict(SMALL), "critic_steps": 1})
+    task = WganTask(config, StepContext(device, 1))
     events = simulated(20_000)
     rng = np.random.default_rng(3)
     warm_step, warm_bytes, steps = int(_WARM * setting.ragged_steps), 0, 0

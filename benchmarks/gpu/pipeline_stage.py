@@ -67,7 +67,7 @@ def watch(
     command = [sys.executable, "-m", "icestream", "run", "-i", str(data), "--run-dir", str(run_dir)]
     command += ["--decoders", str(decoders), "--device", setting.device]
     # More passes than there is time for: it is stopped. The pass over the files is then no matter of the start.
-    settings = [f"epochs={1000 if setting.is_cuda else 1}", *settings]
+    settings = [f"epochs={1000 if setting.is_cuda else 1}", "trainer.wgan.likelihood_steps=1", *settings]
     for one in settings:
         command += ["--set", one]
     seen: list[dict[str, Any]] = []

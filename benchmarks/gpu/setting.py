@@ -34,11 +34,11 @@ class Setting:
 
     @property
     def section(self) -> dict[str, Any]:
-        """Section `trainer.wgan` of the configuration."""
-        return {"network": dict(self.network)} if self.network else {}
+        """Section `trainer.wgan` of the configuration: all steps but the first are of generator and critic."""
+        return {"network": dict(self.network), "likelihood_steps": 1}
 
 
-SMALL = (("hidden", 16), ("z_global", 4), ("z_local", 4))
+SMALL = (("hidden", 16),)
 
 
 def quick(device: str) -> Setting:

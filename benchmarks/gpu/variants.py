@@ -53,17 +53,17 @@ class Variant(NamedTuple):
         return matmul if self.is_plain else (*matmul, "bf16")
 
     def make(self, setting: Setting, precision: str, batch: Batch) -> Steps:
-        """Steps on ``batch``. Sets torch's precision."""
+        """Steps of generator and critic on ``batch``, after one of the likelihood model. Sets torch's precision."""
         device = torch.device(setting.device)
         set_matmul_precision(precision)
         config = WganConfig.model_validate(setting.section | dict(self.settings))
         cycle = config.gp_every // gcd(config.gp_every, config.critic_steps)
-        if self.is_plain:
-            plain = ReferenceStep(config, device, SEED)
-            return Steps(lambda: plain.step(batch), cycle)
-        task = WganTask(config, StepContext(device, SEED, bf16=precision == "bf16"))
         fed = as_fed(batch, setting.microbatch_particles) if self.is_fed else batch
-        return Steps(lambda: task.step(fed), cycle)
+        model: WganTask | ReferenceStep = ReferenceStep(config, device, SEED)
+        if not self.is_plain:
+            model = WganTask(config, StepContext(device, SEED, bf16=precision == "bf16"))
+        model.step(fed)
+        return Steps(lambda: model.step(fed), cycle)
 
 
 SHIPPED = Variant("shipped")

@@ -22,14 +22,12 @@ from benchmarks.physics.purposes import PhysicsPurpose
 from benchmarks.physics.spec import BINS, CORSIKA_FILE, HISTOGRAMS, Run, Source
 from benchmarks.physics.tails import Tails
 from workloads.base.random_streams import numpy_stream, stream_seed
-from workloads.muons.generation import MuonGenerator
 from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Sample
 from workloads.muons.metrics.distances import ConditionBins, CountMetrics, binned_distance
 from workloads.muons.metrics.panel import distances
 from workloads.muons.metrics.two_sample import attention_test, set_test
 from workloads.muons.models.count_head import count_nll
-from workloads.muons.models.likelihood_densities import LikelihoodSampler
-from workloads.muons.models.wgan_networks import WganSampler
+from workloads.muons.models.likelihood_densities import MuonSampler
 
 Draw = Callable[[npt.ArrayLike, int], tuple[BundleArrays, float]]
 """Primaries (E, 4) and the number of the draw -> events, and CPU seconds."""
@@ -163,7 +161,7 @@ def _redraws(source: Source) -> Draw:
     return draw
 
 
-def _generations(sampler: MuonGenerator, seed: int, *, muons: bool) -> Draw:
+def _generations(sampler: MuonSampler, seed: int, *, muons: bool) -> Draw:
     """Events of a model; without ``muons``, all of these are alike."""
 
     def draw(primary_E4: npt.ArrayLike, number: int) -> tuple[BundleArrays, float]:
@@ -196,9 +194,8 @@ def _nats(model: Model, real: Sample, source: Source) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _count_nats(sampler: MuonGenerator, real: Sample) -> float:
+def _count_nats(sampler: MuonSampler, real: Sample) -> float:
     """Mean -ln p(N | primary). Not the head's own loss, which may be of p(N | N >= 1)."""
-    assert isinstance(sampler, WganSampler | LikelihoodSampler)
     conditions_EC = sampler.standardise.conditions(torch.from_numpy(real.primary_E4).float())
     return float(count_nll(sampler.count_head(conditions_EC), torch.from_numpy(real.bundles.counts_E))) / len(real)
 

@@ -26,9 +26,10 @@ _SHARED = (
     *(f"workloads/base/{name}.py" for name in ("random_streams", "segments", "training")),
     *(f"workloads/muons/models/{name}.py" for name in ("config", "count_head", "standardise")),
 )
+_LIKELIHOOD = (*(f"workloads/muons/models/{name}.py" for name in ("likelihood", "likelihood_densities")), *_SHARED)
 _OF_MODEL = {
-    "wgan": (*(f"workloads/muons/models/{name}.py" for name in ("wgan", "wgan_networks")), *_SHARED),
-    "likelihood": (*(f"workloads/muons/models/{name}.py" for name in ("likelihood", "likelihood_densities")), *_SHARED),
+    "wgan": (*(f"workloads/muons/models/{name}.py" for name in ("wgan", "wgan_losses", "wgan_networks")), *_LIKELIHOOD),
+    "likelihood": _LIKELIHOOD,
     "count head": _SHARED,
     "simulator": (),
 }

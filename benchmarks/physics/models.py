@@ -17,12 +17,10 @@ from benchmarks.physics.keys import likelihood_config, wgan_config
 from benchmarks.physics.spec import Run
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.muons.generation import MuonGenerator
 from workloads.muons.metrics.bundles import Sample
 from workloads.muons.models.likelihood import COUNT, LikelihoodTask
-from workloads.muons.models.likelihood_densities import LikelihoodSampler
+from workloads.muons.models.likelihood_densities import MuonSampler
 from workloads.muons.models.wgan import WganTask
-from workloads.muons.models.wgan_networks import WganSampler
 
 CPU = torch.device("cpu")
 
@@ -37,7 +35,7 @@ class Model(Protocol):
     def step(self, batch: Batch) -> object:
         """One optimiser step."""
 
-    def sampler(self) -> MuonGenerator:
+    def sampler(self) -> MuonSampler:
         """Generator with the present weights."""
 
     def muon_nats(self, real: Sample) -> float | None:
@@ -72,6 +70,10 @@ class _OfTask:
         """See Model."""
         return self.task.step(batch)
 
+    def sampler(self) -> MuonSampler:
+        """See Model."""
+        return MuonSampler.from_state(self.task.config.network, self.task.state_dict(), CPU)
+
     def state_dict(self) -> dict[str, Any]:
         """See Model."""
         return {name: module.state_dict() for name, module in self.task.networks.modules().items()}
@@ -86,12 +88,7 @@ class Wgan(_OfTask):
     """WGAN of the project."""
 
     def __init__(self, run: Run) -> None:
-        self.config = wgan_config(run)
-        self.task: WganTask = WganTask(self.config, StepContext(CPU, run.seed, bf16=run.bf16))
-
-    def sampler(self) -> WganSampler:
-        """See Model."""
-        return WganSampler.from_state(self.config, self.task.state_dict(), CPU)
+        self.task: WganTask = WganTask(wgan_config(run), StepContext(CPU, run.seed, bf16=run.bf16))
 
     def muon_nats(self, real: Sample) -> None:
         """None: samples only."""
@@ -102,10 +99,6 @@ class Likelihood(_OfTask):
 
     def __init__(self, run: Run) -> None:
         self.task: LikelihoodTask = LikelihoodTask(likelihood_config(run), StepContext(CPU, run.seed, bf16=run.bf16))
-
-    def sampler(self) -> LikelihoodSampler:
-        """See Model."""
-        return self.task.sampler()
 
     def muon_nats(self, real: Sample) -> float | None:
         """See Model."""

@@ -27,23 +27,8 @@ _OF_CHOICE = (
 )
 """Metrics in the table of docs/explanation/models.md."""
 _PROPERTIES = (
-    (
-        "needs",
-        "a density that can be written down, given what the muons of an event share",
-        "samples only",
-    ),
-    (
-        "score of a checkpoint",
-        "held-out nats, comparable between runs",
-        "distances on a block of events, in floors",
-    ),
-    (
-        "what the muons of an event share",
-        "2 random numbers, `network.latent`",
-        "16 random numbers, `network.z_global`",
-    ),
-    ("azimuth", "`symmetric`, or `learned`", "`symmetric`, or `learned`"),
-    ("export", "ONNX, torch.export", "ONNX, torch.export"),
+    ("needs", "a density that can be written down, given what the muons of an event share", "also what is near it"),
+    ("score of a checkpoint", "held-out nats, comparable between runs", "distances on a block of events, in floors"),
 )
 """Properties that no run measures: name, likelihood model, WGAN."""
 

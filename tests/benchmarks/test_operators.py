@@ -6,22 +6,18 @@ import pytest
 
 from benchmarks.bench_operators import CPU, cut_batch, operators_of
 from workloads.base.context import StepContext
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.wgan import WganTask
 
 MOST_OPERATORS = 1200
-SMALL = MuonNetworkConfig(hidden=8)
-
-
-def make_task() -> WganTask:
-    return WganTask(WganConfig(network=SMALL, chunk_particles=1 << 20), StepContext(CPU, seed=1))
+CONFIG = WganConfig(network=MuonNetworkConfig(hidden=8), likelihood_steps=1, chunk_particles=1 << 20)
 
 
 @pytest.mark.slow
 def test_the_operators_of_a_step_do_not_depend_on_the_number_of_microbatches_and_are_few() -> None:
     counts = []
     for number in (1, 5, 20):
-        task, batch = make_task(), cut_batch(number)
+        task, batch = WganTask(CONFIG, StepContext(CPU, seed=1)), cut_batch(number)
         for _ in range(2):
             task.step(batch)
         counts.append(operators_of(lambda: task.step(batch), 2).operators)  # noqa: B023  # called here only

@@ -31,7 +31,7 @@ from workloads.direction.models.config import SetsConfig
 from workloads.direction.models.task import DirectionTask
 from workloads.muons import evaluation as muon_evaluation
 from workloads.muons.evaluation import EvaluationRequest
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 
 FIELDS = ("energy_gev", "zenith_rad", "mass_a", "depth_m")
 

@@ -74,7 +74,7 @@ def test_weights_of_other_networks_are_refused_with_the_changed_keys() -> None:
     wider, reason = config(trainer__wgan__network__hidden=99), RuntimeError("size\nmismatch")
     text = "step-1.pt: its weights fit no network of this configuration (size mismatch): {}; use --fresh"
     told = str(misfit(checkpoint(), "step-1.pt", wider, reason, "use --fresh"))
-    assert told == text.format("trainer.wgan.network.hidden was 128, now 99")
+    assert told == text.format("trainer.wgan.network.hidden was 64, now 99")
     told = str(misfit(checkpoint(trainer__model="likelihood"), "step-1.pt", config(), reason, "use --fresh"))
     assert told == text.format('trainer.model was "likelihood", now "wgan"')
     told = str(misfit(checkpoint(), "step-1.pt", config(), reason, "use --fresh"))

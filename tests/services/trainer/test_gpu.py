@@ -27,7 +27,7 @@ from services.trainer.speed import (
 )
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.wgan import WganTask
 
 
@@ -241,8 +241,8 @@ def test_hundreds_of_ragged_steps_with_outliers_hold_no_more_memory_than_the_fir
         pytest.skip("the allocations that are alive are counted by glibc 2.33 and later")
     device = torch.device(name)
     rng = np.random.default_rng(1)
-    small = MuonNetworkConfig(hidden=8, z_global=2, z_local=2)
-    task = WganTask(WganConfig(critic_steps=1, network=small), StepContext(device, 0))
+    small = MuonNetworkConfig(hidden=8, energy_cut_gev=0.0)
+    task = WganTask(WganConfig(likelihood_steps=1, critic_steps=1, network=small), StepContext(device, 0))
     warm_bytes = 0
     for step in range(1, num_steps + 1):
         task.step(ragged_batch(rng, device, full=step % 50 == 0))

@@ -10,7 +10,7 @@ import torch
 from host_syncs import HostSync, no_host_sync
 from torch import Tensor
 from toy_events import split, toy_batch
-from toy_tasks import SMALL_WGAN, make_wgan
+from toy_tasks import SMALL, make_wgan
 
 from services.trainer.state import WindowedMean
 from workloads.base.batch import Batch
@@ -18,7 +18,7 @@ from workloads.base.context import StepContext
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
 
-NETWORK = SMALL_WGAN.model_dump()
+NETWORK = SMALL.model_dump()
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no penalty": {"penalty_weight": 0.0},
@@ -90,7 +90,7 @@ def on(device: torch.device, batch: Batch) -> Batch:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_cuda_itself_finds_no_sync_in_a_step(name: str) -> None:
     device = torch.device("cuda")
-    config = WganConfig.model_validate({"network": SMALL_WGAN, **CONFIGURATIONS[name]})
+    config = WganConfig.model_validate({"network": SMALL, "likelihood_steps": 1, **CONFIGURATIONS[name]})
     task = WganTask(config, StepContext(device, 1))
     for seed in range(2):
         task.step(on(device, toy_batch(seed=seed)))

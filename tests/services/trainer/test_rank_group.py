@@ -109,7 +109,7 @@ def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path:
     one, other = told(tmp_path)
     assert one == other, "both have the same weights, bit for bit"
     alone = train((0, 1), Ranks.alone())
-    assert all(metrics["gp_norm"] > 0 for metrics in one["curve"]), "the gradient penalty was at work"
+    assert all(metrics["gp_norm"] > 0 for metrics in one["curve"][1:]), "the gradient penalty was at work"
     for metrics, expected in zip(one["curve"], alone["curve"], strict=True):  # type: ignore[call-overload]
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert one["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-5)

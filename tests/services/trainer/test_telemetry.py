@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_sinks import wait_for_next_second
 from torch import Tensor
 from toy_events import toy_batch
-from toy_tasks import SMALL_WGAN
+from toy_tasks import SMALL
 
 from common.status import Counters, FetcherStatus, GpuStatus, Hop, TrainerStatus, read_status, values, write_status
 from common.unit_arrays import Array
@@ -323,7 +323,8 @@ def test_progress_is_logged_every_ten_minutes_a_checkpoint_once_a_minute_and_the
 
 
 def make_config(**trainer: Any) -> Config:
-    return Config.model_validate({"trainer": {"wgan": {"network": SMALL_WGAN, "critic_steps": 1}, **trainer}})
+    wgan = {"network": SMALL, "likelihood_steps": 1, "critic_steps": 1}
+    return Config.model_validate({"trainer": {"wgan": wgan, **trainer}})
 
 
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:

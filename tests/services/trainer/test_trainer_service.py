@@ -15,7 +15,7 @@ import torch
 from feeding import ALL_ROWS, COLUMNS, CONFIG, PLAN, STREAM, Fetcher
 from torch import Tensor
 from toy_events import toy_batch
-from toy_tasks import CPU, SMALL_WGAN
+from toy_tasks import CPU, SMALL
 
 from common.errors import BadInputError
 from common.status import TrainerStatus, read_status
@@ -277,7 +277,8 @@ def test_a_request_for_a_checkpoint_is_answered_while_there_is_no_data_and_only_
 
 
 def config_of(**network: Any) -> Config:
-    return Config.model_validate({"trainer": {"wgan": {"network": SMALL_WGAN.model_copy(update=network).model_dump()}}})
+    wgan = {"network": SMALL.model_copy(update=network).model_dump(), "likelihood_steps": 1}
+    return Config.model_validate({"trainer": {"wgan": wgan}})
 
 
 def make_task(**network: Any) -> WganTask:
@@ -311,9 +312,11 @@ def test_networks_and_standardisation_are_those_of_the_checkpoint_and_all_else_i
     for module, expected in weights_of(run_dir / (name or "checkpoints/best.pt")).items():
         found = task.networks.modules()[module].state_dict()
         assert all(torch.equal(found[key], value) for key, value in expected.items())
-    assert task.steps == task.generator_updates == 0
+    assert task.steps == task.likelihood.steps == task.generator_updates == 0
     assert not task.state_dict()["optimisers"]["critic"]["state"]
-    assert not task.observe(toy_batch(seed=9))  # the standardisation stays: weights mean nothing with another
+    assert not task.likelihood.observe(
+        toy_batch(seed=9)
+    )  # the standardisation stays: weights mean nothing with another
 
 
 def test_other_networks_are_refused_with_the_file_and_the_remedy(run_dir: Path) -> None:
