@@ -457,6 +457,7 @@ class WganSampler:
         for module in (self.standardise, self.count_head, self.generator):
             module.requires_grad_(False).eval()
         self._pool = PartPool(torch.get_num_threads())
+        self.num_shared = self.generator.z_global
 
     @classmethod
     def from_state(cls, config: WganConfig, task_state: dict[str, Any], device: torch.device) -> WganSampler:
@@ -480,9 +481,12 @@ class WganSampler:
         return torch.cat([self.count_head.sample(piece_EC, random) for piece_EC in conditions_EC.split(pieces)])
 
     @torch.inference_mode()
-    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+    def draw_muons(
+        self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator, shared_EZ: Tensor | None = None
+    ) -> Tensor:
         """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m].
 
+        ``shared_EZ``: normal numbers of what an event's muons share, (E, num_shared); None: they are drawn, too.
         Waits for the device once, for the counts. Memory depends on the size of a piece, apart from the result.
         """
         pieces = GPU_PIECES if counts_E.is_cuda else CPU_PIECES
@@ -491,6 +495,7 @@ class WganSampler:
         if len(present) < len(counts):
             rows = torch.from_numpy(present).to(counts_E.device)
             primary_E4, counts_E, counts = primary_E4[rows], counts_E[rows], counts[present]
+            shared_EZ = None if shared_EZ is None else shared_EZ[rows]
         ends = np.concatenate([[0], np.cumsum(counts)])
         conditions_EC = self.standardise.conditions(primary_E4)
         with torch.inference_mode(False):  # the caller may change it
@@ -498,8 +503,9 @@ class WganSampler:
         for first in range(0, len(counts), pieces.events):
             events = slice(first, min(first + pieces.events, len(counts)))
             of_piece = ends[events.start : events.stop + 1]
+            shared = None if shared_EZ is None else shared_EZ[events]
             features_PF = self._features(
-                conditions_EC[events], counts_E[events], of_piece - of_piece[0], random, pieces.particles
+                conditions_EC[events], counts_E[events], of_piece - of_piece[0], random, pieces.particles, shared
             )
             muons_P3[of_piece[0] : of_piece[-1]] = self.standardise.muons(
                 features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), random
@@ -513,10 +519,12 @@ class WganSampler:
         ends: npt.NDArray[np.int64],
         random: torch.Generator,
         at_once: int,
+        z_EZ: Tensor | None,
     ) -> Tensor:
         """Features of the muons of a piece: of ``at_once`` in a pass, or of more by the library in C++."""
         num_events, num_particles = len(counts_E), int(ends[-1])
-        z_EZ = torch.randn(num_events, self.generator.z_global, device=self.device, generator=random)
+        if z_EZ is None:
+            z_EZ = torch.randn(num_events, self.num_shared, device=self.device, generator=random)
         z_PZ = torch.randn(num_particles, self.generator.z_local, device=self.device, generator=random)
 
         def compute(run: tuple[int, int]) -> Tensor:

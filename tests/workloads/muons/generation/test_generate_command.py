@@ -75,6 +75,16 @@ def test_the_output_is_an_input_with_the_primaries_and_their_ids(run_dir: Path, 
     assert describe(out, "out", workload, num_events=1).problems == []
 
 
+def test_each_primary_is_recorded_at_all_depths(run_dir: Path, tmp_path: Path) -> None:
+    out, depths = tmp_path / "out.parquet", ("--depth", 2000, "--depth", 1500)
+    assert run(run_dir, "--primaries-from", "bench", "--events", 2000, *depths, "-o", out).exit_code == 0
+    table = pq.read_table(out)
+    counts_SD = np.array(list(map(len, table["muons"].to_pylist()))).reshape(2000, 2)
+    assert table["primary_minor_id"].to_numpy().tolist() == np.repeat(np.arange(2000), 2).tolist()
+    assert [primary[3] for primary in table["primary"].to_pylist()] == [2000, 1500] * 2000
+    assert (counts_SD[:, 0] <= counts_SD[:, 1]).mean() > 0.99
+
+
 def test_its_own_output_is_an_input_and_counts_may_be_its_muons(run_dir: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "1.parquet", tmp_path / "2.parquet"
     assert run(run_dir, "--primaries-from", "h3a", "--events", 3000, "-o", first).exit_code == 0
@@ -188,6 +198,10 @@ def test_what_is_there_is_overwritten_only_if_told(run_dir: Path, tmp_path: Path
         (("--primaries-from", "bench", "--events", "5", "--counts", f"constant:{10**30}"), "at most 1,000,000,000"),
         (("x.parquet", "--counts-column", "n"), "needs --counts column"),
         (("missing.parquet",), "missing.parquet"),
+        (("x.parquet", "--depth", "nan"), "expected metres, from 0 on"),
+        (("x.parquet", "--depth", "-1"), "expected metres, from 0 on"),
+        (("x.parquet", "--depth", "10", "--depth", "10"), "each once"),
+        (("x.parquet", "--depth", "10", "--counts", "column"), "not with --depth"),
     ],
 )
 def test_options_that_make_no_sense_are_told(
