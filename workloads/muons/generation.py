@@ -231,8 +231,8 @@ def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
             continue
         rows = Primaries.joined(pending)
         while len(rows) > CHUNK_EVENTS:
-            ids_E2, primary_E3 = rows.ids_E2[: CHUNK_EVENTS + 1], rows.primary_E4[: CHUNK_EVENTS + 1, :3]
-            others = np.flatnonzero((ids_E2 != ids_E2[-1]).any(1) | (primary_E3 != primary_E3[-1]).any(1))
+            columns = [*rows.ids_E2[: CHUNK_EVENTS + 1].T, *rows.primary_E4[: CHUNK_EVENTS + 1, :3].T]
+            others = np.flatnonzero(np.any([column != column[-1] for column in columns], axis=0))
             end = int(others[-1]) + 1 if len(others) else CHUNK_EVENTS
             yield rows.rows(0, end)
             rows = rows.rows(end, len(rows))

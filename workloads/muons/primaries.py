@@ -68,7 +68,7 @@ class Primaries:
 
         Rows of one shower have the same ids, energy, zenith and mass. A row that is there again is of another shower.
         """
-        if len(np.unique(self.ids_E2 @ _HASH)) == len(self):  # as a rule, and twenty times as fast as the rest
+        if np.diff(np.sort(self.ids_E2 @ _HASH, kind="stable")).all():  # as a rule, and far faster than the rest
             return None
         columns = [*self.ids_E2.T, *self.primary_E4.T]
         order, place = np.lexsort(columns[::-1]), np.arange(len(self))

@@ -103,7 +103,7 @@ def test_muons_of_events_with_the_same_shared_numbers_are_alike(make: Any) -> No
     primary_E4, counts_E = torch.tensor([[1e6, 0.5, 4.0, 1500.0]]).repeat(3, 1), torch.full((3,), 5000)
     muons_P3 = sampler.draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(1), shared_EZ)
     one, other, same = muons_P3[:, 1:].norm(dim=1).log().view(3, 5000).mean(1).tolist()
-    assert abs(one - same) < 0.3 * abs(one - other)
+    assert abs(one - same) < 0.1 * abs(one - other)
 
 
 def test_counts_are_those_of_the_rule_and_capped() -> None:
