@@ -71,7 +71,9 @@ class Draws:
         self.seeds.append(random.initial_seed())
         return torch.zeros(len(primary_E4), dtype=torch.int64)
 
-    def draw_muons(self, primary_E4: torch.Tensor, counts_E: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    def draw_muons(
+        self, primary_E4: torch.Tensor, counts_E: torch.Tensor, random: torch.Generator, _: None
+    ) -> torch.Tensor:
         return torch.zeros(0, 3)
 
     def count_cdf(self, primary_E4: torch.Tensor, counts_E: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -110,6 +110,14 @@ Examples:
     type=click.Choice(["vertical", "slant"]),
     help="What the primaries' depth is. Without: what it was in the run's inputs.",
 )
+@click.option(
+    "--depth",
+    "depths",
+    type=float,
+    multiple=True,
+    metavar="METRES",
+    help="Record each primary's shower at this depth, in place of its own: a row each, all with its id. Repeatable.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same bytes.")
 @device_option("auto")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the networks on a CPU. Without: all cores.")

@@ -269,11 +269,13 @@ def drawn_again(
         primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[some]])
         drawn = simulate_showers(primaries, depth_m_SD, config, rng)
         pieces.append((events, drawn.counts_E, drawn.muons_P3))
-    drawn_E, counts, muons_P3 = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    rows = np.empty(len(primary_E4), np.int64)
-    rows[drawn_E] = np.arange(len(primary_E4))
-    starts = np.cumsum(counts) - counts
-    return BundleArrays.of(counts[rows], muons_P3[ragged(starts[rows], counts[rows])[1]])
+    return _in_order(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
+
+
+def _in_order(place_E: Int64, counts_E: Int64, muons_P3: np.ndarray) -> BundleArrays:
+    """Return bundles in order of their places, from 0 on."""
+    rows, starts_E = np.argsort(place_E), np.cumsum(counts_E) - counts_E
+    return BundleArrays.of(counts_E[rows], muons_P3[ragged(starts_E[rows], counts_E[rows])[1]])
 
 
 def with_interactions_of(paths: Iterable[Path], config: SimulatorConfig) -> SimulatorConfig:
@@ -313,17 +315,20 @@ def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
 _PIT_EVENTS_AT_A_TIME = 16_384
 
 
-def generated_events(generator: MuonSampler, primary_E4: Float64, seed: int) -> tuple[BundleArrays, int]:
-    """Return events, one for each primary (with vertical depth), and how many were cut down to MAX_COUNT muons."""
-    primaries = Primaries(np.zeros((len(primary_E4), 2), np.uint64), primary_E4.astype(np.float32))
+def generated_events(generator: MuonSampler, real: Sample, seed: int) -> tuple[BundleArrays, int]:
+    """Return events, one for each primary of ``real``, and how many were cut down to MAX_COUNT muons."""
+    _, first_S, shower_E = np.unique(real.shower_E, return_index=True, return_inverse=True)
+    order_E = np.argsort(first_S[shower_E], kind="stable")  # rows of a shower together
+    ids_E2 = real.shower_E[order_E, None].repeat(2, 1).astype(np.uint64)
+    primaries = Primaries(ids_E2, real.primary_E4[order_E].astype(np.float32))
     pieces = []
-    with SlowProgress("generating: events", len(primary_E4)) as progress:
+    with SlowProgress("generating: events", len(real)) as progress:
         rule = CountRule("sampled", max_count=MAX_COUNT)
         for piece in generate_events([primaries], generator, rule, "vertical", seed):
             pieces.append(piece)
             progress.advance(len(piece))
     bundles = MuonBundles.joined(pieces)
-    return BundleArrays.of(bundles.counts_E, bundles.muons), bundles.num_capped
+    return _in_order(order_E, bundles.counts_E, bundles.muons), bundles.num_capped
 
 
 def pit(generator: MuonSampler, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64:
@@ -442,7 +447,7 @@ def _compared(
     ``floors``: those of the report on another model.
     """
     generator = trained.generator
-    generated, num_capped = generated_events(generator, real.primary_E4, wanted.seed)
+    generated, num_capped = generated_events(generator, real, wanted.seed)
     pit_E = pit(generator, real.primary_E4, real.bundles.counts_E, wanted.seed)
     settings = EvaluationSettings(wanted.bootstraps, wanted.c2st_epochs, wanted.seed)
     with SlowProgress(f"comparing {trained.run.model}", 100, to_text="{} %".format) as progress:

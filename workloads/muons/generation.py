@@ -48,6 +48,7 @@ from workloads.muons.primaries import (
     Int64,
     Primaries,
     UInt64,
+    at_depths,
     file_primaries,
     primaries_of_table,
     simulated_primaries,
@@ -186,38 +187,50 @@ def generate_events(
     """Events, one for each primary, in order.
 
     An event depends on model, device, seed, rule and the rows from the first to the last of its own chunk, and not on
-    the division of the rows into batches or files.
+    the division of the rows into batches or files. Rows of one shower share its random numbers.
     """
     for index, chunk in enumerate(chunks(primaries)):
         random = torch.Generator(generator.device).manual_seed(stream_seed(MuonPurpose.GENERATION, seed, index))
         primary_E4 = torch.from_numpy(vertical(chunk.primary_E4, depth_kind)).to(generator.device)
+        shared_EZ, showers = None, chunk.showers()
         with tuned_cpu(generator.device):
             wanted_E = _counts(chunk, primary_E4, generator, rule, random)
+            if showers is not None:
+                shower_E = torch.from_numpy(showers).to(generator.device)
+                if rule.kind == "sampled":
+                    several_E = shower_E.bincount()[shower_E] > 1
+                    args = generator.standardise.conditions(primary_E4[several_E]), shower_E[several_E], random
+                    wanted_E[several_E] = generator.count_head.sample_showers(*args)
+                size = len(chunk), generator.num_shared
+                shared_EZ = torch.randn(size, device=generator.device, generator=random)[shower_E]
         counts_E = wanted_E.clamp(max=rule.max_count)
         is_capped = (wanted_E > rule.max_count).cpu().numpy()
         counts = counts_E.cpu().numpy()
         for first, end in runs_of_events(offsets_of(counts), MAX_MUONS):
+            some = slice(first, end)
+            shared = None if shared_EZ is None else shared_EZ[some]
             with tuned_cpu(generator.device):
-                muons_P3 = generator.draw_muons(primary_E4[first:end], counts_E[first:end], random).cpu().numpy()
-            yield MuonBundles(
-                chunk.rows(first, end), counts[first:end], muons_P3, int(np.count_nonzero(is_capped[first:end]))
-            )
+                muons_P3 = generator.draw_muons(primary_E4[some], counts_E[some], random, shared).cpu().numpy()
+            yield MuonBundles(chunk.rows(first, end), counts[some], muons_P3, int(np.count_nonzero(is_capped[some])))
 
 
 def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
-    """Chunks of CHUNK_EVENTS of the same rows."""
+    """Chunks of CHUNK_EVENTS of the same rows, or fewer: a shower whose rows stand together is not cut."""
     pending: list[Primaries] = []
     num_pending = 0
     for batch in primaries:
         pending.append(batch)
         num_pending += len(batch)
-        if num_pending < CHUNK_EVENTS:
+        if num_pending <= CHUNK_EVENTS:
             continue
         rows = Primaries.joined(pending)
-        whole = num_pending // CHUNK_EVENTS * CHUNK_EVENTS
-        for first in range(0, whole, CHUNK_EVENTS):
-            yield rows.rows(first, first + CHUNK_EVENTS)
-        pending, num_pending = [rows.rows(whole, num_pending)], num_pending - whole
+        while len(rows) > CHUNK_EVENTS:
+            columns = [*rows.ids_E2[: CHUNK_EVENTS + 1].T, *rows.primary_E4[: CHUNK_EVENTS + 1, :3].T]
+            others = np.flatnonzero(np.any([column != column[-1] for column in columns], axis=0))
+            end = int(others[-1]) + 1 if len(others) else CHUNK_EVENTS
+            yield rows.rows(0, end)
+            rows = rows.rows(end, len(rows))
+        pending, num_pending = [rows], len(rows)
     if num_pending:
         yield Primaries.joined(pending)
 
@@ -347,6 +360,7 @@ def run_generate(
     counts_column: str,
     max_count: int | None,
     depth_kind: str | None,
+    depths: tuple[float, ...],
     seed: int,
     device: str,
     threads: int | None,
@@ -358,6 +372,7 @@ def run_generate(
     """Write bundles, and return one line about them. The options are those of the command. Raises BadInputError."""
     _check_options(inputs, preset_name, events, counts, counts_column)
     rule = count_rule(counts, max_count)
+    depths_m = checked_depths(depths, rule)
     if threads is not None:
         torch.set_num_threads(threads)
     trained = load_trained(checkpoint, device_named(device))
@@ -366,6 +381,7 @@ def run_generate(
     source = merged_source(settings.source, run.source, depth_kind)
     provenance = {"model": run.model, "step": run.step, "events_trained": run.events_trained}
     provenance |= {"counts": counts, "max_count": rule.max_count, "depth_kind": source.depth_kind, "seed": seed}
+    provenance |= {"depths_m": depths_m} if depths_m else {}
     replaced = replaceable(out, force=force)
     totals = np.zeros(3, np.int64)
     started_s = time.perf_counter()
@@ -378,6 +394,8 @@ def run_generate(
             remotes = stack.enter_context(Remotes(settings.access))
             settings = replace(settings, source=source)
             primaries, total = file_primaries(settings, remotes, counts_column if rule.kind == "column" else None, out)
+        if depths_m:
+            primaries, total = at_depths(primaries, depths_m), total * len(depths_m)
 
         def counted() -> Iterator[MuonBundles]:
             for bundles in generate_events(primaries, trained.generator, rule, source.depth_kind, seed):
@@ -408,6 +426,20 @@ def count_rule(text: str, max_count: int | None) -> CountRule:
         f"--counts {text}: expected sampled, column, or constant:N with a whole number N of at most"
         f" {_LARGEST_CONSTANT:,}"
     )
+
+
+def checked_depths(depths_m: Any, rule: CountRule) -> list[float]:
+    """Depths at which each shower is recorded. Raises BadInputError."""
+    try:
+        depths_D = np.array(depths_m, np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise BadInputError(f"depths {depths_m!r}: expected numbers") from None
+    found: list[float] = depths_D.tolist()
+    if not ((depths_D >= 0) & (depths_D < 1e6)).all() or len(np.unique(depths_D)) < len(found):
+        raise BadInputError(f"depths {found}: expected metres, from 0 on and below 1e6, each once")
+    if found and rule.kind == "column":
+        raise BadInputError("--counts column has one number for each primary: not with --depth")
+    return found
 
 
 def merged_source(source: SourceConfig, trained: SourceConfig, depth_kind: str | None) -> SourceConfig:
@@ -453,6 +485,7 @@ class TrainedMuons(TrainedModel):
         counts: str | int = "sampled",
         max_count: int | None = None,
         depth_kind: str | None = None,
+        depths_m: Sequence[float] = (),
     ) -> MuonBundles:
         """Muon bundles, one for each primary, in order: those that `icestream generate` writes, in memory.
 
@@ -460,7 +493,8 @@ class TrainedMuons(TrainedModel):
         these names; a pyarrow table or record batch; or files, as a path, glob, URL, or a list of these.
         ``counts``: numbers of muons: ``sampled`` from the model, ``column``: those of the table or files (num_muons,
         or the lists muons), or one number for all events. ``max_count``: most muons of an event; by default
-        100,000. ``depth_kind``: ``vertical`` or ``slant``; by default that of the run's inputs.
+        100,000. ``depth_kind``: ``vertical`` or ``slant``; by default that of the run's inputs. ``depths_m``: depths
+        at which each primary's shower is recorded, in place of its own: one bundle each.
         Same seed, same model and device: same bundles. Raises BadInputError.
         """
         if isinstance(primaries, Iterator):
@@ -471,6 +505,7 @@ class TrainedMuons(TrainedModel):
         checked_seed(seed)
         if rule.max_count < 0:
             raise BadInputError(f"max_count = {max_count}: must not be negative")
+        depths = checked_depths(depths_m, rule)
         counts_column = "" if rule.kind == "column" else None
         inputs = _inputs(primaries)
         settings = self._front.file_settings(inputs or (), toml=None, assignments=())
@@ -483,6 +518,7 @@ class TrainedMuons(TrainedModel):
                 is_table = isinstance(primaries, pa.Table | pa.RecordBatch)
                 schema = MUONS.stored_as(source) if is_table else MUONS
                 rows = primaries_of_table(_table(primaries), "primaries", schema, counts_column)
+            rows = at_depths(rows, depths) if depths else rows
             pieces = generate_events(rows, self._trained.generator, rule, source.depth_kind, seed)
             return MuonBundles.joined(list(pieces))
 

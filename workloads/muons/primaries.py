@@ -6,7 +6,7 @@ E events of a batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
 _BATCH_ROWS = 16_384
+_HASH = np.array([0x9E3779B97F4A7C15, 1], np.uint64)
 _LARGEST_COUNT = 1 << 62
 COUNT_COLUMNS = ("muons", "num_muons")
 """Columns for numbers of muons: the real muons themselves, or a number."""
@@ -61,6 +62,22 @@ class Primaries:
         """Rows ``first`` to ``end``."""
         counts_E = None if self.counts_E is None else self.counts_E[first:end]
         return Primaries(self.ids_E2[first:end], self.primary_E4[first:end], counts_E)
+
+    def showers(self) -> Int64 | None:
+        """Return the number of each row's shower, (E,); None if each row is a shower of its own.
+
+        Rows of one shower have the same ids, energy, zenith and mass. A row that is there again is of another shower.
+        """
+        if np.diff(np.sort(self.ids_E2 @ _HASH, kind="stable")).all():  # as a rule, and far faster than the rest
+            return None
+        columns = [*self.ids_E2.T, *self.primary_E4.T]
+        order, place = np.lexsort(columns[::-1]), np.arange(len(self))
+        *others, depth = (np.append(True, column[order][1:] != column[order][:-1]) for column in columns)
+        is_first = np.any(others, axis=0)
+        again = place - np.maximum.accumulate(np.where(is_first | depth, place, 0))
+        shower_E = np.empty(len(self), np.int64)
+        shower_E[order] = np.unique(is_first.cumsum() * len(self) + again, return_inverse=True)[1]
+        return shower_E if shower_E.max() + 1 < len(self) else None
 
     @classmethod
     def joined(cls, parts: list[Primaries]) -> Primaries:
@@ -303,6 +320,14 @@ def file_primaries(
                 yield from read_primaries(path, shown(source.url), number, workload, counts_column)
 
     return rows(), num_rows
+
+
+def at_depths(primaries: Iterable[Primaries], depths_m: Sequence[float]) -> Iterator[Primaries]:
+    """Rows of each primary at each of these depths, in place of its own; without counts."""
+    for some in primaries:
+        primary_E4 = some.primary_E4.repeat(len(depths_m), 0)
+        primary_E4[:, 3] = np.tile(depths_m, len(some))
+        yield Primaries(some.ids_E2.repeat(len(depths_m), 0), primary_E4)
 
 
 _SIMULATED_ROWS = 65_536

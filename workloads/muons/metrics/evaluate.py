@@ -224,7 +224,7 @@ def evaluate(
     wanted = [name for name in DEFINITIONS if settings.c2st_epochs or not name.startswith("c2st")]
     known = {name: values[name] for name in wanted if name in values and np.isfinite(values[name][0])}
     if missing := ", ".join(name for name in wanted if name not in known):
-        notes.append(f"too few events or muons for {missing}")
+        notes.append(f"too few events, muons or depths for {missing}")
     return MetricReport(
         metrics={
             name: Metric.of(DEFINITIONS[name], float(of[0]), bootstrap_error(of[1:]), floors.get(name, Floor()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +43,14 @@ class CountMixture(NamedTuple):
     log_weights_EK: Tensor
     log_means_EK: Tensor
     log_shapes_EK: Tensor
+
+    def chosen(self, uniform_E: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and shape of the component that a uniform random number chooses. (E,) -> (E,), (E,)."""
+        # By the inverse of the cumulative weights: torch.multinomial takes five times as long for so few components.
+        steps_KE = cumulative(self.log_weights_EK.exp().t())[:-1]
+        component_E1 = (uniform_E > steps_KE).sum(0).unsqueeze(1)
+        mean_E1, shape_E1 = (values_EK.exp().gather(1, component_E1) for values_EK in self[1:])
+        return mean_E1.squeeze(1), shape_E1.squeeze(1)
 
     def excess(self, counts_E: Tensor) -> Tensor:
         """Counts above the mean of the mixture, in its standard deviations, within ±CONDITION_LIMIT. (E,) -> (E,)."""
@@ -104,14 +113,37 @@ class MixtureCountHead(nn.Module):
     def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
         """Random counts: component, then Gamma, then Poisson. (E, C) -> (E,) int64, unbounded."""
         mixture: CountMixture = self(conditions_EC)
-        # By the inverse of the cumulative weights: torch.multinomial takes five times as long for so few components.
-        steps_KE = cumulative(mixture.log_weights_EK.exp().t())[:-1]
-        uniform_E = torch.rand(steps_KE.shape[1], device=steps_KE.device, generator=random)
-        component_E1 = (uniform_E > steps_KE).sum(0).unsqueeze(1)
-        mean_E = mixture.log_means_EK.exp().gather(1, component_E1).squeeze(1)
-        shape_E = mixture.log_shapes_EK.exp().gather(1, component_E1).squeeze(1)
+        uniform_E = torch.rand(len(conditions_EC), device=conditions_EC.device, generator=random)
+        mean_E, shape_E = mixture.chosen(uniform_E)
         rate_E = torch._standard_gamma(shape_E, generator=random) * (mean_E / shape_E)
         return torch.poisson(rate_E, generator=random).long()
+
+    @torch.no_grad()
+    def sample_showers(self, conditions_EC: Tensor, shower_E: Tensor, random: torch.Generator) -> Tensor:
+        """Random counts of rows that belong to showers, numbered from 0. (E, C), (E,) -> (E,) int64, unbounded.
+
+        A shower has one component and one quantile of the Gamma. With depth its muons are thinned where the rate falls,
+        and independent ones added where it rises: N is Poisson of each row's own rate (thinning of a Poisson).
+        """
+        from scipy.special import gammaincinv
+
+        of_E, depth_E = shower_E.cpu().numpy(), conditions_EC[:, -1].cpu().numpy()
+        rng = np.random.default_rng(int(torch.randint(2**62, (), device=conditions_EC.device, generator=random)))
+        uniform_E, quantile_E = rng.random((2, of_E.max() + 1))[:, of_E]
+        of_gamma = self(conditions_EC).chosen(torch.from_numpy(uniform_E).to(conditions_EC))
+        mean_E, shape_E = (values_E.double().cpu().numpy() for values_E in of_gamma)
+        rate_E = gammaincinv(shape_E, quantile_E) * (mean_E / shape_E)
+        order = np.lexsort((depth_E, of_E))
+        rank = np.arange(len(order)) - np.searchsorted(of_E[order], of_E[order])
+        rate_S, count_S = np.zeros(of_E.max() + 1), np.zeros(of_E.max() + 1, np.int64)
+        counts_E = np.empty(len(of_E), np.int64)
+        for depth in range(rank.max() + 1):
+            rows = order[rank == depth]
+            showers, rate, above = of_E[rows], rate_E[rows], rate_S[of_E[rows]]
+            kept = rng.binomial(count_S[showers], np.minimum(rate, above) / np.maximum(above, _LEAST_PRESENT))
+            counts_E[rows] = count_S[showers] = kept + rng.poisson(np.maximum(rate - above, 0))
+            rate_S[showers] = rate
+        return torch.from_numpy(counts_E).to(conditions_EC.device)
 
     @torch.no_grad()
     def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:

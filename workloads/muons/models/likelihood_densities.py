@@ -303,6 +303,7 @@ class MuonSampler:
         self.count_head = count_head
         self.muons = muons
         self.correction = correction
+        self.num_shared = 1 + muons.latent
 
     @classmethod
     def from_state(cls, network: MuonNetworkConfig, task_state: dict[str, Any], device: torch.device) -> MuonSampler:
@@ -335,9 +336,12 @@ class MuonSampler:
         return self.count_head.sample(self.standardise.conditions(primary_E4), random)
 
     @torch.no_grad()
-    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+    def draw_muons(
+        self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator, shared_EZ: Tensor | None = None
+    ) -> Tensor:
         """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m].
 
+        ``shared_EZ``: normal numbers of what an event's muons share, (E, num_shared); None: they are drawn, too.
         Waits for the device once, for the counts.
         """
         counts = counts_E.cpu().numpy()
@@ -349,6 +353,9 @@ class MuonSampler:
             index_E = torch.from_numpy(piece).to(self.device)
             segments = Segments.from_counts(counts_E[index_E], int(counts[piece].sum()))
             draws = Draws.of(segments, self.muons.latent, self.muons.num_features, random)
+            if shared_EZ is not None:
+                first_E1, normal_EZ = shared_EZ[index_E].split([1, self.muons.latent], 1)
+                draws = draws._replace(z_uniform_E1=torch.special.ndtr(first_E1), z_normal_EZ=normal_EZ)
             known_EK = known(self.standardise, self.count_head, primary_E4[index_E], segments.sizes_E)
             features_PF = self.muons.draw(known_EK, segments, draws, self.correction)
             muons.append(self.standardise.muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), random))

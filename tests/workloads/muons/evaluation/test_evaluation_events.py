@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hdf5_files import write_hdf5
 from muon_files import Event, make_events, make_table, write_events
+from trained import make_likelihood_sampler
 
 from common.config import SourceConfig
 from common.errors import BadInputError
@@ -24,15 +25,18 @@ from icestream.verbs import FrontDoor
 from services.config.root import Config
 from workloads.base.checkpoint import TrainedRun
 from workloads.base.report.evaluation import Origin
+from workloads.muons import generation
 from workloads.muons.evaluation import (
     EvaluationRequest,
     Redraw,
     drawn_again,
     drawn_sample,
+    generated_events,
     natural_weights,
     real_events,
 )
 from workloads.muons.metrics.bundles import Sample
+from workloads.muons.models.config import LikelihoodConfig
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.muons import sample_depths, sample_primaries, simulate_showers
 
@@ -202,7 +206,7 @@ def test_both_draws_have_the_same_mean_and_are_independent() -> None:
     assert np.corrcoef(np.log1p(once), np.log1p(twice))[0, 1] > 0.7
 
 
-def test_rows_of_a_shower_are_drawn_as_a_shower_in_whatever_order_they_stand() -> None:
+def test_rows_of_a_shower_are_drawn_as_a_shower_in_whatever_order_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     few = replace(BENCH, depth_steps=5)
     rows = simulate_showers(sample_primaries(400, few, rng), sample_depths(400, 5, few, rng), few, rng)
@@ -219,6 +223,11 @@ def test_rows_of_a_shower_are_drawn_as_a_shower_in_whatever_order_they_stand() -
     expected = [rows.counts_E[order][primary_E4[:, 3] == depth].mean() for depth in np.unique(primary_E4[:, 3])]
     assert np.allclose(means, expected, rtol=0.5)
     assert again.energy_gev_P.min() >= BENCH.energy_cut_gev
+    monkeypatch.setattr(generation, "CHUNK_EVENTS", 100)
+    sampler = make_likelihood_sampler(LikelihoodConfig(), count_steps=100)
+    generated, _ = generated_events(sampler, Sample(primary_E4, shower_E, again), 0)
+    deeper = np.lexsort((primary_E4[:, 3], shower_E))
+    assert (np.diff(generated.counts_E[deeper]) <= 0)[np.diff(shower_E[deeper]) == 0].mean() > 0.99
 
 
 def test_natural_weights_turn_the_bench_spectrum_into_the_natural_one() -> None:

@@ -26,7 +26,7 @@ from workloads.muons import generation as write_module
 from workloads.muons.columns import MUONS
 from workloads.muons.commands import generate
 from workloads.muons.generation import METADATA_KEY
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +73,16 @@ def test_the_output_is_an_input_with_the_primaries_and_their_ids(run_dir: Path, 
     assert np.isfinite(arrays.particle_columns["muons"]).all()
     assert f"{len(events):,} events, {counts.sum():,} muons, none capped" in result.output
     assert describe(out, "out", workload, num_events=1).problems == []
+
+
+def test_each_primary_is_recorded_at_all_depths(run_dir: Path, tmp_path: Path) -> None:
+    out, depths = tmp_path / "out.parquet", ("--depth", 2000, "--depth", 1500)
+    assert run(run_dir, "--primaries-from", "bench", "--events", 2000, *depths, "-o", out).exit_code == 0
+    table = pq.read_table(out)
+    counts_SD = np.array(list(map(len, table["muons"].to_pylist()))).reshape(2000, 2)
+    assert table["primary_minor_id"].to_numpy().tolist() == np.repeat(np.arange(2000), 2).tolist()
+    assert [primary[3] for primary in table["primary"].to_pylist()] == [2000, 1500] * 2000
+    assert (counts_SD[:, 0] <= counts_SD[:, 1]).mean() > 0.99
 
 
 def test_its_own_output_is_an_input_and_counts_may_be_its_muons(run_dir: Path, tmp_path: Path) -> None:
@@ -188,6 +198,10 @@ def test_what_is_there_is_overwritten_only_if_told(run_dir: Path, tmp_path: Path
         (("--primaries-from", "bench", "--events", "5", "--counts", f"constant:{10**30}"), "at most 1,000,000,000"),
         (("x.parquet", "--counts-column", "n"), "needs --counts column"),
         (("missing.parquet",), "missing.parquet"),
+        (("x.parquet", "--depth", "nan"), "expected metres, from 0 on"),
+        (("x.parquet", "--depth", "-1"), "expected metres, from 0 on"),
+        (("x.parquet", "--depth", "10", "--depth", "10"), "each once"),
+        (("x.parquet", "--depth", "10", "--counts", "column"), "not with --depth"),
     ],
 )
 def test_options_that_make_no_sense_are_told(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from trained import make_sampler, write_checkpoint
+from trained import make_likelihood_sampler, make_sampler, write_checkpoint
 
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.muons import generation as stream
 from workloads.muons.generation import CountRule, MuonBundles, generate_events, load_trained
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
-from workloads.muons.primaries import Primaries, simulated_primaries
+from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig
+from workloads.muons.primaries import Primaries, at_depths, simulated_primaries
 
 SAMPLED = CountRule("sampled")
 
@@ -25,17 +26,22 @@ class Toy:
     """A MuonGenerator: counts follow the energy, muons are noise. Knows what it was asked for."""
 
     device = torch.device("cpu")
+    num_shared = 1
 
     def __init__(self) -> None:
         self.most_muons = 0
         self.depths: list[float] = []
+        self.shared: list[float] = []
 
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
         return torch.poisson(primary_E4[:, 0], generator=random).long()
 
-    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+    def draw_muons(
+        self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator, shared_EZ: Tensor | None
+    ) -> Tensor:
         self.most_muons = max(self.most_muons, int(counts_E.sum()))
         self.depths += primary_E4[:, 3].tolist()
+        self.shared += [] if shared_EZ is None else shared_EZ[:, 0].tolist()
         return torch.rand(int(counts_E.sum()), 3, generator=random)
 
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,6 +81,29 @@ def test_muons_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert toy.most_muons == 1000
     assert [len(one.muons) for one in found] == [60] * 9 + [1000]
     assert [one.primaries.ids_E2[0, 0] for one in found] == list(range(10))
+
+
+def test_rows_of_a_shower_share_its_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the pieces and chunks; a row that is there again is another event, and events alone share nothing."""
+    monkeypatch.setattr(stream, "MAX_MUONS", 1)
+    events, toy = rows([1.0] * 16), Toy()
+    first, second = (list(at_depths([events.rows(*some)], [1.0, 2.0, 3.0])) for some in ((0, 2), (2, 4)))
+    batches = [*first, events.rows(0, 1), events.rows(0, 1), *second, events.rows(4, 16)]
+    list(generate_events(batches, toy, CountRule("constant", constant=1), "vertical", seed=0))
+    assert len(toy.shared) == 18
+    assert [toy.shared.index(one) for one in toy.shared] == [0] * 3 + [3] * 3 + [6, 7] + [8] * 3 + [11] * 3 + [
+        *range(14, 18)
+    ]
+
+
+@pytest.mark.parametrize("make", [make_sampler, make_likelihood_sampler])
+def test_muons_of_events_with_the_same_shared_numbers_are_alike(make: Any) -> None:
+    sampler = make((WganConfig if make is make_sampler else LikelihoodConfig)())
+    shared_EZ = torch.randn(2, sampler.num_shared, generator=torch.Generator().manual_seed(3))[[0, 1, 0]]
+    primary_E4, counts_E = torch.tensor([[1e6, 0.5, 4.0, 1500.0]]).repeat(3, 1), torch.full((3,), 5000)
+    muons_P3 = sampler.draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(1), shared_EZ)
+    one, other, same = muons_P3[:, 1:].norm(dim=1).log().view(3, 5000).mean(1).tolist()
+    assert abs(one - same) < 0.1 * abs(one - other)
 
 
 def test_counts_are_those_of_the_rule_and_capped() -> None:

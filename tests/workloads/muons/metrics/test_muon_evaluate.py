@@ -106,7 +106,7 @@ def test_every_metric_is_told_with_its_error_and_its_floor(floor_kind: str) -> N
         assert metric.meaning, name
     assert not caught(report)
     assert report.floor_kind == floor_kind
-    assert report.notes == (f"too few events or muons for {', '.join(RARE)}",)
+    assert report.notes == (f"too few events, muons or depths for {', '.join(RARE)}",)
 
 
 WRONG: dict[str, Callable[[BundleArrays], BundleArrays]] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 from toy_events import toy_batch
 from toy_tasks import MAKE
 
@@ -111,6 +113,27 @@ def test_components_are_drawn_by_their_weights() -> None:
     counts_E = Fixed(CONFIG).sample(torch.zeros(20_000, 5), torch.Generator().manual_seed(1))
 
     assert float((counts_E > 0).float().mean()) == pytest.approx(0.7, abs=0.015)
+
+
+def test_counts_of_a_shower_fall_with_its_mean_and_each_row_keeps_its_own_distribution() -> None:
+    class Fixed(MixtureCountHead):
+        def forward(self, conditions_EC: torch.Tensor) -> CountMixture:
+            log_mean_E1 = torch.tensor([4.0, 2.0, 3.0])[conditions_EC[:, 4:].long()]
+            log_means_EK = log_mean_E1 + torch.tensor([-0.3, 0.2])
+            weights_EK = torch.tensor([[0.4, 0.6]]).expand_as(log_means_EK)
+            return CountMixture(weights_EK.log(), log_means_EK, torch.tensor([[0.5, 2.0]]).expand_as(log_means_EK))
+
+    head, random = Fixed(CONFIG), torch.Generator().manual_seed(1)
+    conditions_EC, shower_E = torch.zeros(15_000, 5), torch.arange(5000).repeat(3)
+    conditions_EC[:, 4] = torch.arange(3).flip(0).repeat_interleave(5000)
+    counts_E = head.sample_showers(conditions_EC, shower_E, random)
+
+    below_E, up_to_E = head.cdf(conditions_EC, counts_E)
+    pit_E = (below_E + torch.rand(15_000, generator=random) * (up_to_E - below_E)).numpy()
+    assert all(kstest(of_depth, "uniform").pvalue > 0.01 for of_depth in pit_E.reshape(3, 5000))
+    _, deep_S, top_S = counts_E.view(3, 5000)
+    assert bool((deep_S <= top_S).all())
+    assert np.corrcoef(counts_E.view(3, 5000))[0, 2] > 0.8
 
 
 @pytest.mark.parametrize("model", MAKE)

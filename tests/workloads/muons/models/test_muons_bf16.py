@@ -13,7 +13,7 @@ from toy_tasks import CPU, MAKE, saved
 from workloads.base.bf16 import Linear, RoundedWeights
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
-from workloads.muons.models.config import MuonNetworkConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig
 from workloads.muons.models.likelihood_densities import NUM_KNOWN, MuonDensities
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan_networks import Critic, Generator

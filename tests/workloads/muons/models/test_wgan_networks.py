@@ -14,7 +14,7 @@ from trained import make_sampler
 from workloads.base.device import torch_threads
 from workloads.base.segments import Segments
 from workloads.muons.models import wgan_losses, wgan_networks
-from workloads.muons.models.config import WganConfig, MuonNetworkConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.count_head import CountMixture, count_cdf, count_nll
 from workloads.muons.models.wgan_losses import bounded
 from workloads.muons.models.wgan_networks import LOCAL_TAILS, Critic, Generator, WganSampler, long_tails
