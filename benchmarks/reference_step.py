@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +29,9 @@ from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.likelihood_densities import Draws, known, seen
 from workloads.muons.models.wgan import CRITIC_BETAS, GENERATOR_BETAS, MUONS_SCORE_FACTOR, WganTask
 from workloads.muons.models.wgan_losses import SCORE_LIMIT
-from workloads.muons.models.wgan_networks import GENERATOR_AVERAGE_DECAY, LEAK, SCORE_EVENTS, Dense, WganNetworks
+from workloads.muons.models.wgan_networks import GENERATOR_AVERAGE_DECAY, LEAK, Dense, WganNetworks
 
-Fakes = Callable[[int], list[Tensor]]
+Fakes = Callable[[], Tensor]
 
 
 class ReferenceStep:
@@ -65,7 +64,7 @@ class ReferenceStep:
         real = seen(standardise.features(muons))
         counts = microbatch.offsets_E1.diff()
         known_EK = known(standardise, self.networks.likelihood.averaged_count_head.average, primary, counts)
-        fakes = partial(self._fakes, known_EK, Segments.from_counts(counts, len(muons)), random)
+        fakes = self._fakes(known_EK, Segments.from_counts(counts, len(muons)), random)
         event_P = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
         real = real[_sorted(real[:, 0], event_P)]
         metrics: dict[str, float] = {}
@@ -80,7 +79,7 @@ class ReferenceStep:
         metrics: dict[str, float] = {}
         present = counts > 0
         with torch.no_grad():
-            (fake,) = fakes(1)
+            fake = fakes()
         mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
         real_E = self._score(real, conditions, counts, event_P)[present]
         fake_E = self._score(fake, conditions, counts, event_P)[present]
@@ -121,7 +120,7 @@ class ReferenceStep:
         metrics: dict[str, float] = {}
         present = counts > 0
         score_weight = self._config.energy_score_weight
-        fake, *others = fakes(SCORE_EVENTS if score_weight > 0 else 1)
+        fake, *others = (fakes() for _ in range(self.networks.generated_events))
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
@@ -142,12 +141,15 @@ class ReferenceStep:
                 mean.mul_(decay).add_(new, alpha=1 - decay)
         return metrics
 
-    def _fakes(self, known_EK: Tensor, segments: Segments, random: torch.Generator, times: int) -> list[Tensor]:
-        """Generated features as the critic sees them, ``times`` sets of them."""
-        muons = self.networks.likelihood.averaged.average
-        draws = Draws.of(segments.repeated(times), muons.latent, muons.num_features, random)
-        sets = zip(*(one.chunk(times) for one in draws), strict=True)
-        return [seen(muons.draw(known_EK, segments, Draws(*one), self._corrected)) for one in sets]
+    def _fakes(self, known_EK: Tensor, segments: Segments, random: torch.Generator) -> Fakes:
+        """Function that corrects the next drawn set of events, as the critic sees them."""
+        muons, sets = self.networks.likelihood.averaged.average, []
+        for times in self.networks.passes(self.networks.num_sets, segments):
+            draws = Draws.of(segments.repeated(times), muons.latent, muons.num_features, random)
+            for one in zip(*(one.chunk(times) for one in draws), strict=True):
+                sets.append(muons.drawn(known_EK, segments, Draws(*one)))
+        rest = iter(sets)
+        return lambda: seen(self._corrected(*next(rest), segments))
 
     def _corrected(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> Tensor:
         correction = self.networks.correction

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.reference_step import use_sgd
 from workloads.base.context import StepContext
+from workloads.base.segments import Segments
 from workloads.base.step import BaseTask
 from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.likelihood_densities import Draws
 from workloads.muons.models.wgan import WganTask
-from workloads.muons.models.wgan_networks import Draw, WganEvents, WganNetworks
+from workloads.muons.models.wgan_networks import WganNetworks
 
 CPU = torch.device("cpu")
 CONTEXT = StepContext(CPU, seed=1)
@@ -65,13 +68,22 @@ def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:
     return state
 
 
-def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool = False) -> Draw:
+@contextmanager
+def without_noise() -> Iterator[None]:
     """Numbers by the places of muons in their events, none twice: of equal ones, rounding would choose the largest."""
-    times = self.generated_events if for_generator else 1
-    segments, muons = part.segments.repeated(times), self.likelihood.muons
-    events = torch.arange(segments.num_events) // part.segments.num_events
-    place_P = segments.particles_P - segments.starts_E[segments.event_P] + events[segments.event_P]
-    normal_PF = place_P.sin().unsqueeze(1).expand(-1, muons.num_features)
-    z_EZ = events.gt(0).float().unsqueeze(1).expand(-1, muons.latent)
-    draws = Draws(torch.full_like(z_EZ[:, :1], 0.4), z_EZ, torch.full_like(normal_PF, 0.4), normal_PF)
-    return Draw(draws, None if for_generator else torch.full((segments.num_events,), 0.5))
+
+    def drawn(
+        self: WganNetworks, known_EK: Tensor, segments: Segments, random: torch.Generator, num_sets: int
+    ) -> list[Tensor]:
+        muons, sets = self.likelihood.averaged.average, []
+        place_P = segments.particles_P - segments.starts_E[segments.event_P]
+        for number in range(num_sets):
+            normal_PF = (place_P + number).sin().unsqueeze(1).expand(-1, muons.num_features)
+            z_EZ = torch.full((len(known_EK), muons.latent), number % 2)
+            draws = Draws(z_EZ[:, :1] * 0 + 0.4, z_EZ, torch.full_like(normal_PF, 0.4), normal_PF)
+            sets.append(muons.drawn(known_EK, segments, draws))
+        return [torch.stack(one).detach() for one in zip(*sets, strict=True)]
+
+    half = patch.object(WganNetworks, "mix", lambda self, part: torch.full_like(part.present_E, 0.5))
+    with patch.object(WganNetworks, "_drawn", drawn), half:
+        yield

@@ -77,8 +77,7 @@ def test_every_operator_of_a_step_and_of_the_panel_has_a_deterministic_cuda_kern
     if "geometry" in of_model.config.model_fields:
         write_geometry(tmp_path / "geometry.csv", GEOMETRY)
         section = section | {"geometry": str(tmp_path / "geometry.csv")}
-    if model == "wgan":
-        section = section | {"likelihood_steps": 1}
+    section = section | ({"likelihood_steps": 1} if model == "wgan" else {})
     training = registry.loaded(of_model.training)
     task = training.task(of_model.config.model_validate(section), StepContext(torch.device("cpu"), seed=1))
     mean = WindowedMean(500, torch.device("cpu"))

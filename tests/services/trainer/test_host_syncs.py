@@ -18,14 +18,13 @@ from workloads.base.context import StepContext
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
 
-NETWORK = SMALL.model_dump()
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no penalty": {"penalty_weight": 0.0},
     "penalty every third time": {"gp_every": 3},
     "clipped": {"gradient_clip": 1.0},
     "cosine": {"schedule_steps": 5},
-    "azimuth learned": {"network": NETWORK | {"azimuth": "learned"}},
+    "azimuth learned": {"network": SMALL.model_copy(update={"azimuth": "learned"})},
     "one critic step": {"critic_steps": 1},
     "chunks": {"chunk_particles": 16},
 }

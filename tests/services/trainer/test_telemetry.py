@@ -323,8 +323,7 @@ def test_progress_is_logged_every_ten_minutes_a_checkpoint_once_a_minute_and_the
 
 
 def make_config(**trainer: Any) -> Config:
-    wgan = {"network": SMALL, "likelihood_steps": 1, "critic_steps": 1}
-    return Config.model_validate({"trainer": {"wgan": wgan, **trainer}})
+    return Config.model_validate({"trainer": {"wgan": {"network": SMALL, "likelihood_steps": 1}, **trainer}})
 
 
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from toy_events import toy_batch
-from toy_tasks import SMALL_WGAN
+from toy_tasks import SMALL
 
 from workloads.base.context import StepContext
 from workloads.base.device import PartPool
@@ -77,7 +77,7 @@ def test_a_compiled_function_is_counted_as_written_and_compiled_afterwards(*, fu
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_step_of_the_wgan_has_the_operations_that_torch_counts_and_the_same_result(threads: int) -> None:
-    config, batch = WganConfig(network=SMALL_WGAN, critic_steps=2), toy_batch(40)
+    config, batch = WganConfig(network=SMALL, critic_steps=2), toy_batch(40)
     tasks = [WganTask(config, StepContext(CPU, 1, threads=number)) for number in (1, threads, threads)]
     with FlopCounterMode(display=False) as torchs:
         tasks[0].step(batch)

@@ -14,7 +14,6 @@ parameters of a mixture (logits, means, ln spreads), Z latent, I inputs of an ev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,10 +191,13 @@ class MuonDensities(nn.Module):
                 log_p_P = log_p_P + torch.logsumexp(torch.stack(turns), 0)
         return segment_sum(-log_p_P, segments)
 
-    def draw(
-        self, known_EK: Tensor, segments: Segments, draws: Draws, correct: Callable[..., Tensor] | None = None
-    ) -> Tensor:
-        """Standardised features of muons of events with these counts. (E, K) -> (P, F). ``correct``: a Correction."""
+    def draw(self, known_EK: Tensor, segments: Segments, draws: Draws, correction: Correction | None = None) -> Tensor:
+        """Standardised features of muons of events with these counts, corrected if wanted. (E, K) -> (P, F)."""
+        inputs_EI, features_PF = self.drawn(known_EK, segments, draws)
+        return features_PF if correction is None else correction(inputs_EI, features_PF, segments)
+
+    def drawn(self, known_EK: Tensor, segments: Segments, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Inputs of the context of each event, and features of its muons. (E, K) -> (E, I), (P, F)."""
         first_E1 = draw(self.prior(known_EK), draws.z_uniform_E1, draws.z_normal_EZ[:, :1])
         inputs_EI = torch.cat([known_EK, first_E1, draws.z_normal_EZ[:, 1:]], 1)
         context_ED, energy_EX, shift_EF = self._of_event(inputs_EI)
@@ -206,7 +208,7 @@ class MuonDensities(nn.Module):
             mixture_PX, line_P1 = position(context_ED, features_PF, segments)
             value_P1 = draw(mixture_PX, draws.uniform_PF[:, own], draws.normal_PF[:, own]) + line_P1 + shift_PF[:, own]
             features_PF = torch.cat([features_PF, value_P1 if number < _AZIMUTH else wrapped(value_P1)], 1)
-        return features_PF if correct is None else correct(inputs_EI, features_PF, segments)
+        return inputs_EI, features_PF
 
     def _of_event(self, inputs_EI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Context (E, D), mixture of the energies (E, X), shifts of all features (E, F)."""

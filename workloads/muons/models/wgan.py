@@ -20,8 +20,8 @@ from workloads.base.training import Alarm, ModelTraining
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.panel import Bundles, MuonPanel
-from workloads.muons.models.wgan_losses import least_spread, moments, score_loss
-from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, Draw, WganEvents, WganNetworks
+from workloads.muons.models.wgan_losses import score_loss
+from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, WganEvents, WganNetworks
 
 GENERATOR_BETAS = (0.5, 0.9)
 """Decay of Adam's means of the generator's gradient and of its square: without momentum it follows the noise of the
@@ -36,19 +36,18 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     """Task of the likelihood model, then of generator and critic.
 
     Metrics of the first ``likelihood_steps`` steps: see LikelihoodTask. Of the later ones: c_loss (without the
-    penalty), w_gap, saturation, fake_spread and critic_grad_norm are those of the last critic update; w_gap is the mean
-    of D(real) - D(fake) over events with muons, before the score is saturated, saturation the share of scores near
-    their bound, fake_spread the standard deviation of generated muons over that of real ones, for the feature where it
-    is smallest. energy_score is that of the generator's update, gp_norm is the mean gradient norm at the latest
-    gradient penalty, skipped_updates the number of updates that were skipped because a loss or gradient was not finite,
-    or beyond the limits. Then a batch without muons trains nothing.
+    penalty), w_gap, saturation and critic_grad_norm are those of the last critic update; w_gap is the mean of D(real) -
+    D(fake) over events with muons, before the score is saturated, saturation the share of scores near their bound.
+    energy_score is that of the generator's update, gp_norm is the mean gradient norm at the latest gradient penalty,
+    skipped_updates the number of updates that were skipped because a loss or gradient was not finite, or beyond the
+    limits. Then a batch without muons trains nothing.
     """
 
     SECTION = "trainer.wgan"
     CPU_CHUNK = CPU_CHUNK
     METRICS = (
         *LikelihoodTask.METRICS,
-        *("c_loss", "g_loss", "energy_score", "w_gap", "gp_norm", "saturation", "fake_spread"),
+        *("c_loss", "g_loss", "energy_score", "w_gap", "gp_norm", "saturation"),
         *("generator_grad_norm", "critic_grad_norm"),
     )
     RECIPE = ("schedule_steps", "likelihood_steps", "generator_lr", "critic_lr")
@@ -90,7 +89,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def learning_rates(self) -> dict[str, float]:
         """See BaseTask."""
-        return self.likelihood.learning_rates() | super().learning_rates()
+        of_likelihood = self.steps <= self.config.likelihood_steps
+        return self.likelihood.learning_rates() if of_likelihood else super().learning_rates()
 
     def scale_learning_rates(self, factor: float) -> None:
         """See BaseTask."""
@@ -106,6 +106,10 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self.steps += 1
         return dict.fromkeys(self.METRICS, self.zero) | self.likelihood.step(batch)
 
+    def observe(self, batch: Batch) -> bool:
+        """See LikelihoodTask."""
+        return self.likelihood.observe(batch)
+
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> WganEvents:
         """See WganNetworks.events."""
         return self.networks.events(chunk, random)
@@ -115,76 +119,69 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         if batch.total_particles == 0:
             return
         num_present = self._num_present(batch)
-        for more in reversed(range(self.config.critic_steps)):
-            parts = self._update_critic(parts, num_present, metrics, is_last=more == 0)
+        for number in range(self.config.critic_steps):
+            parts = self._update_critic(parts, num_present, metrics, number)
         self._update_generator(parts, num_present, self._score_weight(parts), metrics)
 
     def _update_critic(
-        self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor], *, is_last: bool
+        self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor], number: int
     ) -> list[WganEvents]:
-        """One update; the parts that fitted in memory. The last one of a step is described by metrics."""
+        """Update ``number`` of a step; the parts that fitted in memory. Metrics are those of the last one."""
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
         penalise = self.config.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
 
-        def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            return self._critic_gradients(part, draw, num_present, penalise, is_last)
+        def gradients_of(part: WganEvents, mix_E: Tensor) -> PartGradients:
+            return self._critic_gradients(part, number, mix_E, num_present, penalise)
 
-        num_sums = 4 + 2 * (1 + 2 * self.networks.critic.num_features) if is_last else 2
-        updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
+        updated, parts = self.update(
+            "critic", self._over_parts(gradients_of, self.networks.mix), parts, metrics, num_sums=4
+        )
         self.critic_updates += 1
         if penalise:
             self._gp_norm = updated.sums[1]
-        if is_last:
-            loss, _, gap, saturation = updated.sums[:4]
-            metrics |= {"c_loss": loss, "w_gap": gap, "gp_norm": self._gp_norm, "saturation": saturation}
-            metrics["fake_spread"] = least_spread(updated.sums[4:].unflatten(0, (2, -1)))
+        loss, _, gap, saturation = updated.sums
+        metrics |= {"c_loss": loss, "w_gap": gap, "gp_norm": self._gp_norm, "saturation": saturation}
         return parts
 
     def _critic_gradients(
-        self, part: WganEvents, draw: Draw, num_present: Tensor, penalise: bool, described: bool
+        self, part: WganEvents, number: int, mix_E: Tensor, num_present: Tensor, penalise: bool
     ) -> PartGradients:
-        """Gradients of the critic. Sums: c_loss, gp_norm; if ``described``, also w_gap, saturation and `moments`."""
+        """Gradients of the critic. Sums: c_loss, gp_norm, w_gap, saturation."""
         networks, critic = self.networks, self.optimisers["critic"]
         with torch.no_grad():
-            fake_PG = networks.fake(part, draw.events)
-        both_PG = torch.cat([part.real_PG, fake_PG])
-        raw_2E = networks.raw_scores(both_PG, *part.twice)  # of real and generated events in one pass
+            fake_PG = networks.fake(part, number)
+        raw_2E = networks.raw_scores(
+            torch.cat([part.real_PG, fake_PG]), *part.twice
+        )  # of real and generated events in one pass
         loss, gap_and_near_2 = score_loss(raw_2E, part.signs_2E)
         per_event = num_present.reciprocal()
         gradients = critic.gradients(loss, per_event)  # frees its graph
         norm = self.zero
         if penalise:
-            assert draw.mix_E is not None
-            penalty = networks.penalty(part, fake_PG, draw.mix_E)
+            penalty = networks.penalty(part, fake_PG, mix_E)
             weight = per_event * (self.config.penalty_weight * self.config.gp_every)
             torch._foreach_add_(gradients, critic.gradients(penalty.penalty, weight))
             norm = penalty.norm
-        sums = [loss.detach(), norm]
-        if not described:
-            return PartGradients(gradients, torch.stack(sums) / num_present)
-        means = torch.cat([torch.stack(sums), gap_and_near_2]) / num_present
-        moments_2M = moments(both_PG.unflatten(0, (2, -1)))
-        return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
+        means = torch.cat([torch.stack([loss.detach(), norm]), gap_and_near_2]) / num_present
+        return PartGradients(gradients, means)
 
     def _update_generator(
         self, parts: list[WganEvents], num_present: Tensor, muons_weight: Tensor, metrics: dict[str, Tensor]
     ) -> None:
 
-        def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            return self._generator_gradients(part, draw, num_present, muons_weight)
+        def gradients_of(part: WganEvents) -> PartGradients:
+            return self._generator_gradients(part, num_present, muons_weight)
 
-        over_parts = self._over_parts(gradients_of, for_generator=True)
+        over_parts = self._over_parts(gradients_of)
         updated, _ = self.update("generator", over_parts, parts, metrics, num_sums=2)
         self.generator_updates += 1
         self.networks.averaged.update(self.generator_updates)
         metrics |= {"g_loss": updated.sums[0], "energy_score": updated.sums[1]}
 
-    def _generator_gradients(
-        self, part: WganEvents, draw: Draw, num_present: Tensor, muons_weight: Tensor
-    ) -> PartGradients:
+    def _generator_gradients(self, part: WganEvents, num_present: Tensor, muons_weight: Tensor) -> PartGradients:
         """Gradients of the generator. Sums: g_loss and energy_score."""
-        loss, score = self.networks.generator_loss(part, draw)
+        loss, score = self.networks.generator_loss(part)
         per_event, per_muons_weight = num_present.reciprocal(), MUONS_SCORE_FACTOR / muons_weight
         losses, weights = [loss], [per_event]
         if (weight := self.config.energy_score_weight) > 0:
@@ -196,14 +193,13 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             return PartGradients(gradients, torch.stack([loss * per_event, mean]))
 
     def _over_parts(
-        self, gradients_of: Callable[[WganEvents, Draw], PartGradients], *, for_generator: bool = False
+        self, gradients_of: Callable[..., PartGradients], *random: Callable[[WganEvents], Tensor]
     ) -> Callable[[list[WganEvents]], Iterator[PartGradients]]:
-        """Gradients of each part with muons, in order, each with separate noise."""
+        """Gradients of each part with muons, in order; ``random``: further arguments, made one part after the other."""
 
         def over(parts: list[WganEvents]) -> Iterator[PartGradients]:
             with_muons = [part for part in parts if part.num_particles > 0]
-            draws = (self.networks.draw(part, for_generator=for_generator) for part in with_muons)
-            return self.pool.map(gradients_of, with_muons, draws)
+            return self.pool.map(gradients_of, with_muons, *(map(one, with_muons) for one in random))
 
         return over
 
@@ -221,7 +217,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
-        fake_PG = self.networks.fake(part, self.networks.draw(part).events)
+        fake_PG = self.networks.fake(part, 0)
         raw_2E = self.networks.raw_scores(torch.cat([part.real_PG, fake_PG]), *part.twice)
         return score_loss(raw_2E, part.signs_2E).gap_and_near_2[0]
 
@@ -235,7 +231,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """
         found = self.likelihood.held_out(batch)
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
-        parts = [self.networks.events(one, noise.of(one)) for one in batch.microbatches if one.num_particles > 0]
+        parts = [self.networks.events(one, noise.of(one), 1) for one in batch.microbatches if one.num_particles > 0]
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         return found | {"w_gap": sum(map(self._gap, parts), self.zero) / num_present}
 
@@ -262,8 +258,6 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self._gp_norm = state["gp_norm"].to(self.device)
 
 
-_DEAD = "nothing is learned from such gradients: roll back to an earlier checkpoint, or lower trainer.wgan.critic_lr"
-
 ALARMS: Mapping[str, float | Alarm] = MappingProxyType(
     {
         "below_cut": 0.0,
@@ -273,8 +267,6 @@ ALARMS: Mapping[str, float | Alarm] = MappingProxyType(
             meaning="the critic's scores are at their bound, where gradients vanish: lower trainer.wgan.critic_lr, or"
             " use trainer.wgan.penalty_weight = 1",
         ),
-        "critic_grad_norm": Alarm(below=1e-6, steps=20, zero_is_nothing=True, meaning=_DEAD),
-        "generator_grad_norm": Alarm(below=1e-6, steps=20, zero_is_nothing=True, meaning=_DEAD),
         "gp_norm": Alarm(
             below=0.1,
             above=5.0,
@@ -282,12 +274,6 @@ ALARMS: Mapping[str, float | Alarm] = MappingProxyType(
             zero_is_nothing=True,
             meaning="the penalty holds it near 1 in a normal training, and w_gap is a distance only then: change"
             " trainer.wgan.critic_lr or trainer.wgan.penalty_weight",
-        ),
-        "fake_spread": Alarm(
-            below=0.3,
-            steps=100,
-            zero_is_nothing=True,
-            meaning="the generated muons are nearly all the same: the generator has collapsed, or learns nothing",
         ),
     }
 )

@@ -7,7 +7,7 @@ ignore. (An index would need a host sync.)
 Three derivatives are written out: autograd would round the two of bounded scores otherwise, and keep all pairs of
 generated events for that of the energy score. Scores are in float32 at least, whatever the rows are in.
 
-Shape suffixes: E events, P particles, R rows (events or particles), F features, D width, S numbers of a row, K sets,
+Shape suffixes: E events, P particles, R rows (events or particles), F features, D width, S numbers of a row,
 M generated events for each real one.
 """
 
@@ -239,17 +239,3 @@ def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Ten
     relative_P1 = ((energy_P1 - spread(largest_E1, segments)) * ln_scale).exp()
     log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() / ln_scale
     return torch.cat([means_E, largest_E1, log_sum_E1 + largest_E1], 1)
-
-
-def moments(features_KPF: Tensor) -> Tensor:
-    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F)."""
-    features_KPF = features_KPF.detach().float()
-    num_K1 = features_KPF.new_full((len(features_KPF), 1), features_KPF.shape[1])
-    return torch.cat([num_K1, features_KPF.sum(1), features_KPF.square().sum(1)], 1)
-
-
-def least_spread(moments_2M: Tensor) -> Tensor:
-    """Smallest ratio, over the features, of the second set's standard deviation to the first's. (2, M) -> ()."""
-    mean_KF, square_KF = (moments_2M[:, 1:] / moments_2M[:, :1].clamp_min(1)).chunk(2, 1)
-    first_F, second_F = (square_KF - mean_KF.square()).clamp_min(0).unbind()
-    return (second_F / first_F.clamp_min(1e-12)).sqrt().min()

@@ -7,7 +7,8 @@ The gradient penalty trains on the critic's slope. Autograd can differentiate it
 pullback for each layer, the slope is a forward computation: its gradient is of first order.
 
 Shape suffixes: E events, P particles, R rows (events or particles), F features (G as the critic sees them),
-C conditions, K known numbers, I inputs of an event's context, A inputs, D width, M generated events for each real one.
+C conditions, K known numbers, I inputs of an event's context, A inputs, D width, M generated events for each real one,
+S sets of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -206,7 +206,6 @@ class WganEvents:
     """Input of the networks from a part of a microbatch."""
 
     conditions_EC: Tensor
-    known_EK: Tensor
     segments: Segments
     present_E: Tensor
     """Flag, (E,) float32: 1 for an event with muons, else 0."""
@@ -218,6 +217,10 @@ class WganEvents:
     """Muons' features as the critic sees them, sorted by energy in each event: the penalty pairs them by rank."""
     twice: tuple[Tensor, Segments]
     """Conditions and segments of the events, twice in sequence: for real and generated ones in one pass."""
+    inputs_SEI: Tensor
+    drawn_SPF: Tensor
+    """What the likelihood model draws for the same primaries and counts, and the inputs of its context: S sets, one for
+    each update of the critic and, for that of the generator, as many as the energy score needs."""
     source: Microbatch
     random: torch.Generator
     remake: Callable[[Microbatch], WganEvents]
@@ -231,16 +234,6 @@ class WganEvents:
     def halves(self) -> tuple[WganEvents, ...]:
         """Two parts with about half of the muons each; the part itself if it has one event."""
         return tuple(self.remake(half) for half in self.source.halves())
-
-
-class Draw(NamedTuple):
-    """Random numbers of an update for a part."""
-
-    events: Draws
-    """Those of generated events; for the generator's update as many sets of them, one after the other, as the energy
-    score needs events for the same primaries and counts."""
-    mix_E: Tensor | None = None
-    """Position between real and generated event for the penalty, uniform in [0, 1]; none for the generator."""
 
 
 class WganNetworks:
@@ -275,55 +268,70 @@ class WganNetworks:
             "critic": self.critic,
         }
 
-    def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
-        """Input of the networks from ``source``."""
+    def events(self, source: Microbatch, random: torch.Generator, num_sets: int = 0) -> WganEvents:
+        """Input of the networks from ``source``, with ``num_sets`` sets of drawn events, by default those of a step."""
         segments = Segments.from_offsets(source.offsets_E1, source.num_particles)
         real_PG = seen(self.standardise.features(source.particle_columns["muons"]))
         primary_E4 = source.event_columns["primary"]
         conditions_EC = self.standardise.conditions(primary_E4)
         present_E = (segments.counts_E > 0).float()
+        known_EK = known(self.standardise, self.likelihood.averaged_count_head.average, primary_E4, segments.sizes_E)
+        inputs_SEI, drawn_SPF = self._drawn(known_EK, segments, random, num_sets or self.num_sets)
         return WganEvents(
             conditions_EC=conditions_EC,
-            known_EK=known(
-                self.standardise, self.likelihood.averaged_count_head.average, primary_E4, segments.counts_E
-            ),
             segments=segments,
             present_E=present_E,
             signs_2E=torch.cat([-present_E, present_E]),
             muons_weight_E=event_weight(segments, present_E),
             real_PG=real_PG[sort_within_events(real_PG[:, 0], segments)],
             twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
+            inputs_SEI=inputs_SEI,
+            drawn_SPF=drawn_SPF,
             source=source,
             random=random,
             remake=lambda half: self.events(half, random),
         )
 
-    def draw(self, part: WganEvents, *, for_generator: bool = False) -> Draw:
-        """Random numbers for a critic's update, or a generator's. Advances the part's random generator."""
-        muons = self.likelihood.muons
-        segments = part.segments.repeated(self.generated_events) if for_generator else part.segments
-        events = Draws.of(segments, muons.latent, muons.num_features, part.random)
-        if for_generator:
-            return Draw(events)
-        return Draw(events, torch.rand(part.present_E.shape, device=self.device, generator=part.random))
+    @torch.no_grad()
+    def _drawn(
+        self, known_EK: Tensor, segments: Segments, random: torch.Generator, num_sets: int
+    ) -> tuple[Tensor, Tensor]:
+        muons, sets = self.likelihood.averaged.average, []
+        for times in self.passes(num_sets, segments):
+            some = segments.repeated(times)
+            draws = Draws.of(some, muons.latent, muons.num_features, random)
+            drawn = muons.drawn(known_EK.repeat(times, 1), some, draws)
+            sets.append([one.unflatten(0, (times, -1)) for one in drawn])
+        inputs_SEI, drawn_SPF = (torch.cat(some) if len(some) > 1 else some[0] for some in zip(*sets, strict=True))
+        return inputs_SEI, drawn_SPF
+
+    def passes(self, num_sets: int, segments: Segments) -> list[int]:
+        """Numbers of sets of events that pass the networks at once."""
+        at_once = min(max(self._most_rows // max(segments.num_particles, 1), 1), num_sets)
+        return [min(at_once, num_sets - first) for first in range(0, num_sets, at_once)]
 
     @property
     def generated_events(self) -> int:
         """Generated events for each real one in the generator's update."""
         return SCORE_EVENTS if self.config.energy_score_weight > 0 else 1
 
-    def fake(self, part: WganEvents, draws: Draws, times: int = 1) -> Tensor:
-        """Generated features for the real counts, so that both have the same segments. -> (times P, G)."""
-        muons = self.likelihood.averaged.average
-        draws_M = [one.unflatten(0, (times, -1)) for one in draws]
-        at_once = min(max(self._most_rows // max(part.segments.num_particles, 1), 1), times)
+    @property
+    def num_sets(self) -> int:
+        """Sets of drawn events of a step."""
+        return self.config.critic_steps + self.generated_events
+
+    def mix(self, part: WganEvents) -> Tensor:
+        """Position between real and generated event for the penalty, uniform in [0, 1], (E,)."""
+        return torch.rand(part.present_E.shape, device=self.device, generator=part.random)
+
+    def fake(self, part: WganEvents, first: int, times: int = 1) -> Tensor:
+        """Features of generated events, ``times`` sets from ``first`` on. -> (times P, G)."""
         passes = []
-        for first in range(0, times, at_once):
-            some = [one_M[first : first + at_once] for one_M in draws_M]
-            num = len(some[0])
-            input_of = part.known_EK.repeat(num, 1), part.segments.repeated(num)
-            of_pass = Draws(*(one_M.flatten(0, 1) for one_M in some))
-            passes.append(seen(muons.draw(*input_of, of_pass, self._correct)))
+        for num in self.passes(times, part.segments):
+            some = slice(first, first + num)
+            inputs = part.inputs_SEI[some].flatten(0, 1), part.drawn_SPF[some].flatten(0, 1)
+            passes.append(seen(self._correct(*inputs, part.segments.repeated(num))))
+            first += num
         return torch.cat(passes) if len(passes) > 1 else passes[0]
 
     def penalty(self, part: WganEvents, fake_PG: Tensor, mix_E: Tensor) -> GradientPenalty:
@@ -333,10 +341,10 @@ class WganNetworks:
         slope_PG = self._slope(between_PG, part.conditions_EC, part.segments)
         return gradient_penalty(slope_PG, part.segments, part.present_E)
 
-    def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
+    def generator_loss(self, part: WganEvents) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         times = self.generated_events
-        fake_MPG = self.fake(part, draw.events, times).unflatten(0, (times, -1))
+        fake_MPG = self.fake(part, self.config.critic_steps, times).unflatten(0, (times, -1))
         raw_E = self.raw_scores(fake_MPG[0], part.conditions_EC, part.segments)
         loss = score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
         if times == 1:

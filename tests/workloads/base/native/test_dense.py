@@ -23,18 +23,17 @@ def require_same(found: Tensor, expected: Tensor, most: float = 1e-6) -> None:
     assert float((found - expected).abs().max()) <= most * float(expected.abs().max())
 
 
-def layer_of(inputs: int, outputs: int, *, layer_norm: bool = True) -> Dense:
+def layer_of(inputs: int, outputs: int) -> Dense:
     torch.manual_seed(inputs)
-    layer = Dense(inputs, outputs, layer_norm=layer_norm)
+    layer = Dense(inputs, outputs)
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -0.5, 0.5)
     return layer
 
 
-@pytest.mark.parametrize("layer_norm", [True, False])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 7, 32), (100, 128, 128), (53, 262, 64), (48, 3, 96)])
-def test_a_layer_and_its_gradients_are_torchs(rows: int, inputs: int, outputs: int, layer_norm: bool) -> None:
-    layer = layer_of(inputs, outputs, layer_norm=layer_norm)
+def test_a_layer_and_its_gradients_are_torchs(rows: int, inputs: int, outputs: int) -> None:
+    layer = layer_of(inputs, outputs)
     input_RA = torch.randn(rows, inputs, requires_grad=True)
     slope_RD = torch.randn(rows, outputs)
     expected = layer(input_RA)
@@ -54,7 +53,6 @@ def test_a_pullback_and_its_gradients_are_those_of_double_precision() -> None:
     def gradients(layer: Dense, *rows: Tensor, cpp: bool) -> list[Tensor]:
         input_RA, slope_RD, weight_RA = rows
         of = [input_RA.requires_grad_(), slope_RD.requires_grad_(), *layer.parameters()]
-        assert layer.norm is not None
         if cpp:
             found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)
             result_RA = pullback(compiled(), slope_RD, found, layer.linear.weight, layer.norm.weight, LEAK)
@@ -87,10 +85,10 @@ def test_a_layer_and_its_pullback_have_as_many_operations_as_torchs(*, input_is_
 
 
 def test_a_value_that_is_not_finite_stays_so() -> None:
-    layer = layer_of(5, 32, layer_norm=False)
+    layer = layer_of(5, 32)
     input_RA = torch.ones(20, 5)
     input_RA[7, 2] = torch.nan
-    found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, None, LEAK)[0]
+    found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)[0]
     assert found.isnan().any(1).tolist() == [row == 7 for row in range(20)]
 
 

@@ -13,8 +13,8 @@ from native_layers import compiled
 from torch import Tensor
 
 from workloads.base.flops import counted_flops
-from workloads.base.native.layers import chain, pooled
-from workloads.base.segments import Segments, spread
+from workloads.base.native.layers import pooled
+from workloads.base.segments import Segments
 
 pytestmark = pytest.mark.process  # a compiler
 
@@ -42,34 +42,6 @@ def compare(compute: Callable[[], Tensor], in_torch: Callable[[], Tensor], of: S
     assert flops[0] == flops[1] > 0
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5 * max(1.0, float(other.abs().max())))
-
-
-@pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("features", [2, 3])
-def test_a_chain_and_its_gradients_are_torchs(counts: list[int], features: int) -> None:
-    segments, width = segments_of(counts), 64
-    input_PA, context_ED = numbers(sum(counts), 8).detach(), numbers(len(counts), width)
-    weights = numbers(width, 8), numbers(width, width), numbers(width), numbers(features, width), numbers(features)
-
-    def in_torch() -> Tensor:
-        hidden = F.leaky_relu(F.linear(input_PA, weights[0]) + spread(context_ED, segments), LEAK)
-        return F.linear(F.leaky_relu(F.linear(hidden, *weights[1:3]), LEAK), *weights[3:])
-
-    def in_cpp() -> Tensor:
-        return chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
-
-    with torch.no_grad():
-        alone = in_cpp()
-    assert torch.equal(in_cpp(), alone)
-    compare(in_cpp, in_torch, [context_ED, *weights])
-
-
-def test_a_chain_has_no_gradient_for_its_inputs() -> None:
-    segments, width = segments_of([2, 3]), 32
-    weights = numbers(width, 8), numbers(width, width), numbers(width), numbers(2, width), numbers(2)
-    found = chain(compiled(), numbers(5, 8), numbers(2, width), segments, weights, LEAK)
-    with pytest.raises(NotImplementedError, match="are noise"):
-        found.sum().backward()
 
 
 def make_layers(num_events: int, width: int) -> list[Tensor]:

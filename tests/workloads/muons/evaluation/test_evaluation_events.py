@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hdf5_files import write_hdf5
 from muon_files import Event, make_events, make_table, write_events
-from trained import make_likelihood_sampler
+from trained import make_sampler
 
 from common.config import SourceConfig
 from common.errors import BadInputError
@@ -224,7 +224,7 @@ def test_rows_of_a_shower_are_drawn_as_a_shower_in_whatever_order_they_stand(mon
     assert np.allclose(means, expected, rtol=0.5)
     assert again.energy_gev_P.min() >= BENCH.energy_cut_gev
     monkeypatch.setattr(generation, "CHUNK_EVENTS", 100)
-    sampler = make_likelihood_sampler(LikelihoodConfig(), count_steps=100)
+    sampler = make_sampler(LikelihoodConfig(), count_steps=100)
     generated, _ = generated_events(sampler, Sample(primary_E4, shower_E, again), 0)
     deeper = np.lexsort((primary_E4[:, 3], shower_E))
     assert (np.diff(generated.counts_E[deeper]) <= 0)[np.diff(shower_E[deeper]) == 0].mean() > 0.99

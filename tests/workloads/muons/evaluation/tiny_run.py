@@ -22,7 +22,7 @@ from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.muons import sample_primaries, simulate
 
 SECTIONS: dict[str, dict[str, Any]] = {
-    "wgan": {"network": {"hidden": 16, "z_global": 4, "z_local": 4}, "critic_steps": 1},
+    "wgan": {"network": {"hidden": 16}, "critic_steps": 1, "likelihood_steps": 1},
     "likelihood": {"network": {"hidden": 8}},
 }
 

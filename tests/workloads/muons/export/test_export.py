@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from torch import Tensor
-from trained import make_likelihood_sampler, make_sampler, write_checkpoint
+from trained import make_sampler, write_checkpoint
 
 from common.config import SourceConfig
 from common.errors import BadInputError
@@ -28,14 +28,12 @@ from workloads.muons.export.functions import (
     CountsFunction,
     FunctionInput,
     GeneratorFunction,
-    LikelihoodFunction,
-    WganFunction,
+    MuonFunction,
 )
 from workloads.muons.export.run import OWN_FILES, program, read_report
 from workloads.muons.models.config import MuonNetworkConfig
-from workloads.muons.models.likelihood_densities import LikelihoodSampler
+from workloads.muons.models.likelihood_densities import MuonSampler
 from workloads.muons.models.standardise import Standardise
-from workloads.muons.models.wgan_networks import WganSampler
 
 MODELS = ("wgan", "likelihood")
 SECRET_INPUT = "https://user:hunter2@origin.example/data.parquet?authz=eyJhbGciOi.eyJzdWIi.c2ln"
@@ -48,16 +46,14 @@ def config_of(model: str = "wgan", **network: object) -> Config:
     )
 
 
-def sampler_of(config: Config) -> WganSampler | LikelihoodSampler:
-    if config.trainer.model == "wgan":
-        return make_sampler(config.trainer.wgan, count_steps=60)
-    return make_likelihood_sampler(config.trainer.likelihood, count_steps=60)
+def sampler_of(config: Config) -> MuonSampler:
+    model = config.trainer.wgan if config.trainer.model == "wgan" else config.trainer.likelihood
+    return make_sampler(model, count_steps=60)
 
 
 def function_of(config: Config) -> GeneratorFunction:
     """Of the model that `make_run` writes."""
-    sampler = sampler_of(config)
-    return WganFunction(sampler) if isinstance(sampler, WganSampler) else LikelihoodFunction(sampler)
+    return MuonFunction(sampler_of(config))
 
 
 def make_run(folder: Path, config: Config) -> Path:
@@ -188,7 +184,7 @@ def test_nothing_is_written_if_the_files_disagree(
 
 def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
     sampler = make_sampler(config_of().trainer.wgan)
-    function = WganFunction(sampler)
+    function = MuonFunction(sampler)
     counts = CountsFunction(sampler.standardise, sampler.count_head)  # type: ignore[arg-type]
 
     def shifted(*inputs: Tensor) -> Sequence[Tensor]:

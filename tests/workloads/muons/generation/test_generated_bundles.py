@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from trained import make_likelihood_sampler, make_sampler, write_checkpoint
+from trained import make_sampler, write_checkpoint
 
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.muons import generation as stream
 from workloads.muons.generation import CountRule, MuonBundles, generate_events, load_trained
-from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig, WganConfig
+from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.primaries import Primaries, at_depths, simulated_primaries
 
 SAMPLED = CountRule("sampled")
@@ -96,9 +95,8 @@ def test_rows_of_a_shower_share_its_random_numbers(monkeypatch: pytest.MonkeyPat
     ]
 
 
-@pytest.mark.parametrize("make", [make_sampler, make_likelihood_sampler])
-def test_muons_of_events_with_the_same_shared_numbers_are_alike(make: Any) -> None:
-    sampler = make((WganConfig if make is make_sampler else LikelihoodConfig)())
+def test_muons_of_events_with_the_same_shared_numbers_are_alike() -> None:
+    sampler = make_sampler(WganConfig())
     shared_EZ = torch.randn(2, sampler.num_shared, generator=torch.Generator().manual_seed(3))[[0, 1, 0]]
     primary_E4, counts_E = torch.tensor([[1e6, 0.5, 4.0, 1500.0]]).repeat(3, 1), torch.full((3,), 5000)
     muons_P3 = sampler.draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(1), shared_EZ)

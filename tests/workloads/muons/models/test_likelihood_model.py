@@ -20,8 +20,8 @@ from workloads.muons.models.likelihood import LikelihoodPanel, LikelihoodTask
 from workloads.muons.models.likelihood_densities import (
     NUM_KNOWN,
     Draws,
-    LikelihoodSampler,
     MuonDensities,
+    MuonSampler,
     draw,
     log_density,
     mixture_layer,
@@ -175,7 +175,8 @@ def test_training_lowers_the_held_out_likelihood_of_learned_azimuths_too() -> No
 @pytest.mark.parametrize(("azimuth", "cut_gev"), [("symmetric", 1.0), ("learned", 0.0)])
 def test_the_held_out_likelihood_is_a_density_in_lg_energy_and_metres(azimuth: str, cut_gev: float) -> None:
     """So runs with other standardisations, offsets and cuts can be compared: by the derivatives of the features."""
-    standardise = Standardise(MuonNetworkConfig.model_validate({"azimuth": azimuth}), cut_gev, polar=True)
+    config = MuonNetworkConfig.model_validate({"azimuth": azimuth, "energy_cut_gev": cut_gev})
+    standardise = Standardise(config)
     inputs = torch.randn(3, 500, generator=random(), dtype=torch.float64)
     inputs[0] += 1.5  # lg E
     lg_energy_P, x_P, y_P = inputs.requires_grad_(True)
@@ -307,7 +308,7 @@ def test_the_sampler_of_a_checkpoint_draws_what_the_task_draws() -> None:
     task = trained(20)
     primary_E4 = toy_batch(64, seed=9).microbatches[0].event_columns["primary"]
     found = []
-    for sampler in (task.sampler(), LikelihoodSampler.from_state(task.config, task.state_dict(), CPU)):
+    for sampler in (task.sampler(), MuonSampler.from_state(task.config.network, task.state_dict(), CPU)):
         generator = random()
         counts_E = sampler.draw_counts(primary_E4, generator)
         found.append((counts_E, sampler.draw_muons(primary_E4, counts_E, generator)))

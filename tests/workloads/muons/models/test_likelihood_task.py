@@ -11,7 +11,7 @@ from toy_events import split, toy_batch
 from toy_tasks import make_likelihood
 
 from workloads.base.batch import Batch
-from workloads.muons.models import likelihood as likelihood_task
+from workloads.muons.models import likelihood_densities
 from workloads.muons.models.likelihood import LikelihoodTask
 
 
@@ -61,7 +61,7 @@ def test_it_learns_what_all_muons_of_an_event_share() -> None:
 
 
 def test_events_without_muons_are_generated_too_and_large_ones_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likelihood_task, "MAX_COUNT", 2)
+    monkeypatch.setattr(likelihood_densities, "MAX_COUNT", 2)
     task = trained()
     nothing = task.sampler().draw_muons(torch.ones(3, 4), torch.zeros(3, dtype=torch.int64), torch.Generator())
     assert nothing.shape == (0, 3)

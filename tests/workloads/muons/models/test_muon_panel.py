@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from toy_events import make_microbatch, split, toy_batch
-from toy_tasks import SMALL_LIKELIHOOD, changed, make_wgan, weights
+from toy_tasks import SMALL, changed, make_wgan, weights
 
 from services.config.root import Config
 from services.trainer.ranks import Ranks
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize(("model", "panel"), [("likelihood", LikelihoodPanel), ("wgan", MuonPanel)])
 def test_the_configuration_names_the_model(model: str, panel: type) -> None:
-    trainer: dict[str, Any] = {"model": model, "likelihood": {"network": SMALL_LIKELIHOOD.model_dump()}}
+    trainer: dict[str, Any] = {"model": model, "likelihood": {"network": SMALL.model_dump()}}
     config = Config.model_validate({"trainer": trainer})
     task = training_of(config).task(config.trainer.of_model, step_context(config, CPU, Ranks.alone()))
     assert isinstance(task, LikelihoodTask) == (model == "likelihood")
@@ -72,7 +72,13 @@ def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: 
     assert torch.equal(torch.get_rng_state(), random)
     assert not any(changed(old, network) for old, network in zip(before, networks, strict=True))
     expected = {f"panel/{name}{suffix}" for name in METRICS for suffix in ("", "_floor")}
-    expected |= {"panel/score", "panel/muons_not_finite", "train/held_out_m_loss", "train/held_out_w_gap"}
+    expected |= {
+        "panel/score",
+        "panel/muons_not_finite",
+        "train/held_out_m_loss",
+        "train/held_out_nll",
+        "train/held_out_w_gap",
+    }
     assert found.scalars.keys() == expected
     assert all(math.isfinite(value) for value in found.scalars.values())
     ratios = [found.scalars[f"panel/{name}"] / found.scalars[f"panel/{name}_floor"] for name in METRICS]
@@ -117,7 +123,7 @@ def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(
 
     monkeypatch.setattr(task, "generate", too_many)
     found = evaluated(task, block)
-    assert found.scalars.keys() == {"train/held_out_m_loss", "train/held_out_w_gap"}
+    assert found.scalars.keys() == {"train/held_out_m_loss", "train/held_out_nll", "train/held_out_w_gap"}
     assert calls == 1
     assert "no panel: more than" in caplog.text
 
@@ -136,11 +142,10 @@ def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.Mo
 
 
 def test_settings_are_what_may_change_while_training() -> None:
-    task = make_wgan(schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4, count_lr=1e-3)
+    task = make_wgan(schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4)
     task.steps = 100
     task.step(toy_batch())
     assert MuonPanel(task, 0).settings() == {
-        "lr_count": pytest.approx(5e-5),
         "lr_generator": pytest.approx(5e-6),
         "lr_critic": pytest.approx(1e-5),
     }

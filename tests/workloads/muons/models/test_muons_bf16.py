@@ -14,9 +14,9 @@ from workloads.base.bf16 import Linear, RoundedWeights
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.config import MuonNetworkConfig
-from workloads.muons.models.likelihood_densities import NUM_KNOWN, MuonDensities
+from workloads.muons.models.likelihood_densities import NUM_KNOWN, Correction, MuonDensities
 from workloads.muons.models.standardise import NUM_CONDITIONS
-from workloads.muons.models.wgan_networks import Critic, Generator
+from workloads.muons.models.wgan_networks import Critic
 
 MODELS = pytest.mark.parametrize("model", MAKE)
 BF16 = StepContext(CPU, 1, bf16=True)
@@ -51,15 +51,15 @@ def test_scores_and_slopes_of_the_critic_are_near_those_of_double_precision() ->
     assert error(slopes_PF, exact.slope(*doubles)) < 0.3
 
 
-def test_generated_features_are_near_those_of_double_precision() -> None:
-    exact, rounded = in_both(Generator(2, MuonNetworkConfig(hidden=64)))
-    assert isinstance(rounded, Generator)
-    conditions_EC, noise = torch.randn(60, NUM_CONDITIONS), rounded.noise(SEGMENTS)
+def test_corrected_features_are_near_those_of_double_precision() -> None:
+    exact, rounded = in_both(Correction(2, MuonNetworkConfig()))
+    inputs_EI, features_PF = torch.randn(60, NUM_KNOWN + 2), torch.randn(SEGMENTS.num_particles, 2)
 
-    features_PF = rounded(conditions_EC, SEGMENTS, noise)
+    found = rounded(inputs_EI, features_PF, SEGMENTS) - features_PF
 
-    assert features_PF.dtype == torch.float32
-    assert error(features_PF, exact(conditions_EC.double(), SEGMENTS, tuple(one.double() for one in noise))) < 0.02
+    assert found.dtype == torch.float32
+    features_PF = features_PF.double()
+    assert error(found, exact(inputs_EI.double(), features_PF, SEGMENTS) - features_PF) < 0.02
 
 
 def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision() -> None:

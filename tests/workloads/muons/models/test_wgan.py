@@ -17,26 +17,47 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from toy_events import make_microbatch, split, toy_batch
-from toy_tasks import CPU, SMALL_WGAN, make_sgd_wgan, make_wgan, weights, without_noise
+from toy_tasks import CPU, SMALL, make_likelihood, make_sgd_wgan, make_wgan, same, weights, without_noise
 
 from common.errors import BadInputError
 from services.trainer.health import Health, HealthLimits, HealthWatch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
-from workloads.muons.models import wgan
+from workloads.base.training import Alarm
+from workloads.muons.models import likelihood_densities, wgan
+from workloads.muons.models.likelihood_densities import NUM_KNOWN
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan import ALARMS, WganTask
-from workloads.muons.models.wgan_losses import EnergyScore, ScoreLoss, least_spread, moments
-from workloads.muons.models.wgan_networks import WganNetworks
+from workloads.muons.models.wgan_losses import EnergyScore, ScoreLoss
 
 
+def begun(task: WganTask) -> WganTask:
+    """After the step of the likelihood model."""
+    task.step(toy_batch(seed=77))
+    return task
+
+
+def test_the_first_steps_are_the_likelihood_models_which_then_stays() -> None:
+    task, likelihood = make_wgan(likelihood_steps=2), make_likelihood(schedule_steps=2)
+    for seed in range(4):
+        metrics = task.step(toy_batch(seed=seed))
+        if seed < 2:
+            expected = likelihood.step(toy_batch(seed=seed))
+            assert {name: metrics[name] for name in expected} == expected
+        trained = likelihood.networks.modules()
+        assert all(
+            same(weights(trained[name]), weights(one)) for name, one in task.likelihood.networks.modules().items()
+        )
+    assert (task.generator_updates, task.critic_updates) == (2, 6)
+
+
+@without_noise()
 @pytest.mark.parametrize(("shards", "chunk_particles"), [(1, 10), (2, 0)])
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
-    monkeypatch: pytest.MonkeyPatch, shards: int, chunk_particles: int
+    shards: int, chunk_particles: int
 ) -> None:
-    monkeypatch.setattr(WganNetworks, "draw", without_noise)
-    whole, parts = make_sgd_wgan(), make_sgd_wgan(chunk_particles=chunk_particles)
+    whole, parts = begun(make_sgd_wgan()), begun(make_sgd_wgan(chunk_particles=chunk_particles))
     batch = toy_batch(30)
 
     expected = whole.step(batch)
@@ -45,15 +66,15 @@ def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_ma
 
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
-    for name in ("critic", "generator", "count_head"):
+    for name in ("critic", "correction"):
         for old, new in zip(
             weights(getattr(whole.networks, name)), weights(getattr(parts.networks, name)), strict=True
         ):
             torch.testing.assert_close(new, old, rtol=1e-4, atol=2e-6)
 
 
-def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WganNetworks, "draw", without_noise)
+@without_noise()
+def test_empty_events_change_nothing_for_critic_and_generator() -> None:
     (full,) = toy_batch(4, counts=[2, 1, 3, 2]).microbatches
     primary = full.event_columns["primary"]
     padded = make_microbatch(
@@ -61,16 +82,13 @@ def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytes
         torch.tensor([2, 1, 0, 3, 2, 0]),
         full.particle_columns["muons"],
     )
-    without, with_empty = make_sgd_wgan(), make_sgd_wgan()  # Adam makes steps of rounding errors
-    for task in (without, with_empty):
-        task.observe(Batch((full,)))
+    without, with_empty = begun(make_sgd_wgan()), begun(make_sgd_wgan())  # Adam makes steps of rounding errors
 
     expected = without.step(Batch((full,)))
     found = with_empty.step(Batch((padded,)))
 
     for name in ("c_loss", "g_loss", "w_gap", "gp_norm", "critic_grad_norm", "generator_grad_norm"):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6, msg=name)
-    assert abs(float(found["m_loss"] - expected["m_loss"])) > 1e-3
 
 
 @pytest.mark.slow
@@ -90,16 +108,16 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
         counts_E = torch.arange(num_events) % 7
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
         conditions_EC, features_PF = torch.randn(num_events, NUM_CONDITIONS), torch.randn(segments.num_particles, 2)
+        inputs_EI = torch.randn(num_events, NUM_KNOWN + 2)
         results = []
         for networks in (plain, compiled):
-            noise = networks.generator.noise(segments, torch.Generator().manual_seed(5))
             values = (
-                networks._generate(conditions_EC, segments, noise),
+                networks._correct(inputs_EI, features_PF, segments),
                 networks.raw_scores(features_PF, conditions_EC, segments),
                 networks._slope(features_PF, conditions_EC, segments),
             )
             loss = sum((one.square().sum() for one in values), torch.zeros(()))
-            weights = [*networks.generator.parameters(), *networks.critic.parameters()]
+            weights = [*networks.correction.parameters(), *networks.critic.parameters()]
             results.append((*values, *torch.autograd.grad(loss, weights)))
         for expected, found in zip(*results, strict=True):
             # Compiled layers are differentiated in other operators, whose rows in between aren't rounded.
@@ -115,11 +133,11 @@ def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytes
 
 
 def test_the_muons_energy_score_is_a_mean_over_events_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = make_wgan()
+    task = begun(make_wgan())
     generator_loss = task.networks.generator_loss
 
-    def scores_of_one(part: Any, draw: Any) -> tuple[Tensor, EnergyScore]:
-        loss, score = generator_loss(part, draw)
+    def scores_of_one(part: Any) -> tuple[Tensor, EnergyScore]:
+        loss, score = generator_loss(part)
         return loss, EnergyScore(0 * score.of_muons + part.muons_weight_E.sum(), 0 * score.of_events)
 
     monkeypatch.setattr(task.networks, "generator_loss", scores_of_one)
@@ -133,7 +151,7 @@ def test_the_muons_energy_score_is_a_mean_over_events_by_their_numbers(monkeypat
 def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = make_wgan(gp_every=3, critic_steps=2)
+    task = begun(make_wgan(gp_every=3, critic_steps=2))
     at = []
     penalty = task.networks.penalty
     monkeypatch.setattr(
@@ -146,12 +164,12 @@ def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run
     assert norms[2] == norms[1]  # updates 4 and 5 have none: the latest is reported
 
 
+@without_noise()
 def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WganNetworks, "draw", without_noise)
     monkeypatch.setattr(wgan, "score_loss", lambda scores, *_: ScoreLoss(0 * scores.sum(), torch.zeros(2)))
 
     every, rare = (
-        make_wgan(gp_every=gp_every, critic_steps=1).step(toy_batch())["critic_grad_norm"] for gp_every in (1, 4)
+        begun(make_wgan(gp_every=gp_every, critic_steps=1)).step(toy_batch())["critic_grad_norm"] for gp_every in (1, 4)
     )
 
     assert every > 0
@@ -163,7 +181,7 @@ NO_LIMITS = HealthLimits(*[math.inf] * 6)
 
 NORMAL = {"generator_lr": 1e-2, "critic_lr": 1e-2}
 """Rates for a network of an eighth of the width."""
-QUICK = {name: replace(alarm, steps=alarm.steps // 6) for name, alarm in ALARMS.items()}
+QUICK = {name: replace(one, steps=one.steps // 6) for name, one in ALARMS.items() if isinstance(one, Alarm)}
 """The model's limits, judged after a sixth of the steps."""
 
 
@@ -183,48 +201,22 @@ def warnings_of(task: WganTask, steps: int, before: Callable[[int], None] = lamb
     ("settings", "steps", "expected"),
     [
         (NORMAL, 36, set()),
-        # Scores at their bound; then no gradients, and the generator has none from such a critic.
-        ({"penalty_weight": 0, "critic_lr": 0.05, "energy_score_weight": 0}, 18, {"saturation"}),
-        (
-            {"penalty_weight": 0, "critic_lr": 10.0, "energy_score_weight": 0},
-            8,
-            {"saturation", "critic_grad_norm", "generator_grad_norm"},
-        ),
+        # Scores at their bound, where gradients vanish.
+        ({"penalty_weight": 0, "critic_lr": 2.0, "energy_score_weight": 0}, 18, {"saturation"}),
         # Far from the slope that the penalty asks for.
-        ({"critic_lr": 0.01, "penalty_weight": 1e-3}, 34, {"gp_norm"}),
+        ({"critic_lr": 0.01, "penalty_weight": 1e-3, "critic_steps": 6}, 40, {"gp_norm"}),
     ],
-    ids=["normal", "saturated", "dead", "steep"],
+    ids=["normal", "saturated", "steep"],
 )
 def test_a_training_that_goes_wrong_is_warned_about_and_a_normal_one_is_not(
     settings: dict[str, float], steps: int, expected: set[str]
 ) -> None:
-    found = warnings_of(make_wgan(**settings), steps).keys()
-    assert found - {"fake_spread"} == expected  # what was never learned has no spread
-    assert expected or not found
-
-
-def test_a_generator_that_collapses_after_it_had_learned_is_warned_about() -> None:
-    task = make_wgan(**NORMAL)
-
-    def collapse(step: int) -> None:
-        if step > 16:
-            with torch.no_grad():
-                task.networks.generator.muon_network[-1].weight.zero_()
-
-    assert warnings_of(task, 36, collapse) == {"fake_spread": 32}
-
-
-def test_the_spread_is_that_of_all_parts_together() -> None:
-    real, fake = torch.randn(1000, 2), torch.randn(1000, 2) * torch.tensor([0.5, 2.0]) + 3
-    both = torch.stack([real, fake])
-    whole = least_spread(moments(both))
-    parts = least_spread(moments(both[:, :10]) + moments(both[:, 10:]))
-    assert math.isclose(float(whole), float(fake[:, 0].std() / real[:, 0].std()), rel_tol=1e-3)
-    torch.testing.assert_close(parts, whole)
+    found = warnings_of(begun(make_wgan(**settings)), steps).keys()
+    assert found == expected
 
 
 def test_a_batch_without_muons_breaks_no_series_and_gives_no_warning() -> None:
-    task, watch = make_wgan(), HealthWatch(ALARMS, NO_LIMITS)
+    task, watch = begun(make_wgan()), HealthWatch(ALARMS, NO_LIMITS)
     task.step(toy_batch())
     hollow = toy_batch(2, counts=[0, 0])
     verdicts = [watch.judge(step, {k: float(v) for k, v in task.step(hollow).items()}) for step in range(1, 10)]
@@ -235,7 +227,7 @@ def test_a_batch_without_muons_breaks_no_series_and_gives_no_warning() -> None:
 def test_generated_events_have_as_many_muons_as_their_counts_say_and_no_more_than_the_limit(
     monkeypatch: pytest.MonkeyPatch, azimuth: str
 ) -> None:
-    task = make_wgan(network={**SMALL_WGAN.model_dump(), "azimuth": azimuth})
+    task = make_wgan(network={**SMALL.model_dump(), "azimuth": azimuth})
     task.step(toy_batch(counts=[3] * 32))
     primary_E4 = toy_batch(64).microbatches[0].event_columns["primary"]
 
@@ -246,8 +238,8 @@ def test_generated_events_have_as_many_muons_as_their_counts_say_and_no_more_tha
     assert bundles.muons_P3.isfinite().all()
     assert (bundles.muons_P3[:, 0] > 0).all()
 
-    monkeypatch.setattr(wgan, "MAX_COUNT", 2)
+    monkeypatch.setattr(likelihood_densities, "MAX_COUNT", 2)
     with torch.no_grad():
-        task.networks.averaged_count_head.average.output.bias.fill_(4.0)
+        task.likelihood.networks.averaged_count_head.average.output.bias.fill_(4.0)
     bundles = task.generate(primary_E4)
     assert bundles.counts_E.max() == 2

@@ -6,14 +6,14 @@ import pytest
 import torch
 from native_layers import layers_in_cpp
 from toy_events import toy_batch
-from toy_tasks import CPU, SMALL_WGAN, make_sgd_wgan
+from toy_tasks import CPU, SMALL, make_sgd_wgan
 
 from workloads.base.context import StepContext
 from workloads.muons.models.wgan import WganTask
 
 pytestmark = pytest.mark.process  # a compiler
 
-WIDE = SMALL_WGAN.model_copy(update={"hidden": 64})
+WIDE = SMALL.model_copy(update={"hidden": 64})
 
 
 def task(threads: int = 1, **settings: object) -> WganTask:
@@ -28,6 +28,8 @@ def test_a_step_changes_the_weights_as_torchs_does(settings: dict[str, object]) 
     batch = toy_batch(200)
     with layers_in_cpp():
         in_cpp.step(batch)
+        in_cpp.step(batch)
+    by_torch.step(batch)
     by_torch.step(batch)
     for name, module in by_torch.networks.modules().items():
         found = in_cpp.networks.modules()[name].state_dict()
@@ -36,7 +38,7 @@ def test_a_step_changes_the_weights_as_torchs_does(settings: dict[str, object]) 
 
 
 def test_parts_that_are_computed_at_once_give_the_step_of_one_after_the_other() -> None:
-    narrow = SMALL_WGAN.model_copy(update={"hidden": 32})
+    narrow = SMALL.model_copy(update={"hidden": 32})
     one, four = (task(threads, network=narrow, chunk_particles=8) for threads in (1, 4))
     with layers_in_cpp():
         for seed in range(3):
