@@ -160,6 +160,9 @@ def test_ids_and_numbers_of_muons_come_with_the_columns(muon_run: Path) -> None:
     capped = model.generate(values, counts=4, max_count=3)
     assert (capped.offsets.tolist(), capped.num_capped) == ([0, 3, 6, 9], 3)
     assert len(model.generate(np.empty((0, 4))).table()) == 0
+    assert model.generate(values, depths_m=[2000, 1500]).primary[:, 3].tolist() == [2000, 1500] * 3
+    with pytest.raises(icestream.BadInputError, match="depths 'deep': expected numbers"):
+        model.generate(values, depths_m="deep")  # type: ignore[arg-type]
 
 
 REFUSED: list[tuple[Any, str]] = [

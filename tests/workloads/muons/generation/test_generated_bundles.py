@@ -97,8 +97,8 @@ def test_rows_of_a_shower_share_its_random_numbers(monkeypatch: pytest.MonkeyPat
 
 def test_muons_of_events_with_the_same_shared_numbers_are_alike() -> None:
     sampler = make_sampler(WganConfig())
-    shared_EZ = torch.randn(2, sampler.num_shared, generator=torch.Generator().manual_seed(3))[[0, 1, 0]]
-    primary_E4, counts_E = torch.tensor([[1e6, 0.5, 4.0, 1500.0]]).repeat(3, 1), torch.full((3,), 5000)
+    shared_EZ = torch.randn(2, sampler.num_shared, generator=torch.Generator().manual_seed(3))[[0, 0, 1, 0]]
+    primary_E4, counts_E = torch.tensor([[1e6, 0.5, 4.0, 1500.0]]).repeat(4, 1), torch.tensor([5000, 0, 5000, 5000])
     muons_P3 = sampler.draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(1), shared_EZ)
     one, other, same = muons_P3[:, 1:].norm(dim=1).log().view(3, 5000).mean(1).tolist()
     assert abs(one - same) < 0.1 * abs(one - other)
