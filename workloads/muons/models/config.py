@@ -104,7 +104,7 @@ class WganConfig(StepSettings):
     gp_every: int = Field(default=2, ge=1)
     """Critic updates for each gradient penalty, which is multiplied by this number."""
 
-    energy_score_weight: float = Field(default=30.0, ge=0)
+    energy_score_weight: float = Field(default=100.0, ge=0)
     """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
     few features of an event directly, and keeps their distributions stable (docs/explanation/models.md). 0: none, as in
     a plain WGAN."""

@@ -56,6 +56,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def __init__(self, config: WganConfig, context: StepContext) -> None:
         """Raises BadInputError if compilation is configured and not possible here."""
         self.likelihood = LikelihoodTask(config.of_likelihood(), context)
+        self.likelihood.SECTION = self.SECTION  # where a user sets what its messages name
         self.networks = networks = WganNetworks(config, context, self.likelihood.networks)
         adam = uncompiled(Adam)
         generator_adam = adam(networks.correction.parameters(), config.generator_lr, betas=GENERATOR_BETAS, fused=True)
@@ -254,7 +255,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See BaseTask."""
         super().load_state_dict(state)
-        self.likelihood.load_state_dict({"networks": state["networks"], **state["likelihood"]})
+        recipe = self.likelihood.state_dict()["recipe"]  # changes are told by the names of this model's settings
+        self.likelihood.load_state_dict({"networks": state["networks"], **state["likelihood"], "recipe": recipe})
         self._gp_norm = state["gp_norm"].to(self.device)
 
 

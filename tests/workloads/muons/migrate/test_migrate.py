@@ -102,7 +102,7 @@ def test_a_rate_of_sgd_is_none_for_adam() -> None:
     sgd = of("--lr", "0.01", "--optimizer", "sgd", "--momentum", "0.5")
     assert sgd.settings == {}
     assert [line.split(":")[0] for line in sgd.left_out] == ["--lr", "--optimizer", "--momentum"]
-    assert of("--lr", "0.01").settings["trainer.wgan.count_lr"] == 0.01
+    assert of("--lr", "0.01").settings["trainer.wgan.critic_lr"] == 0.01
 
 
 def test_the_batch_of_a_process_is_multiplied_by_the_processes_and_nodes_are_carried_over() -> None:

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 from toy_events import make_microbatch, split, toy_batch
+from toy_tasks import MAKE
 
 from common.errors import BadInputError
 from workloads.base.batch import Batch
@@ -17,15 +18,7 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig
 from workloads.muons.models.likelihood import LikelihoodPanel, LikelihoodTask
-from workloads.muons.models.likelihood_densities import (
-    NUM_KNOWN,
-    Draws,
-    MuonDensities,
-    MuonSampler,
-    draw,
-    log_density,
-    mixture_layer,
-)
+from workloads.muons.models.likelihood_densities import NUM_KNOWN, Draws, MuonDensities, draw, log_density, mixture_layer
 from workloads.muons.models.standardise import Standardise
 
 CPU = torch.device("cpu")
@@ -288,8 +281,10 @@ def test_data_below_the_energy_cut_are_refused_at_the_start_and_counted_later() 
     batch = above(toy_batch(), 1.0)
     energy_P = batch.microbatches[0].particle_columns["muons"][:, 0]
     energy_P[3] = 0.9  # 0.899999976 as float32
-    with pytest.raises(BadInputError, match=r"network\.energy_cut_gev = 1, but .* of 0\.89999997[\d]* GeV: set it to"):
-        make(network={"energy_cut_gev": 1.0}).step(batch)
+    for model, task_of in MAKE.items():
+        match = rf"trainer\.{model}\.network\.energy_cut_gev = 1, but .* of 0\.89999997[\d]* GeV: set it to"
+        with pytest.raises(BadInputError, match=match):
+            task_of(network={"energy_cut_gev": 1.0}).step(batch)
     assert make(network={"energy_cut_gev": 0.9}).step(batch)["below_cut"] == 0, "as the energies are stored"
 
 
@@ -299,21 +294,3 @@ def above(batch: Batch, least_gev: float) -> Batch:
     shifted_P3 = events.particle_columns["muons"] + torch.tensor([least_gev, 0.0, 0.0])
     counts_E = events.offsets_E1.diff()
     return Batch((make_microbatch(events.event_columns["primary"], counts_E, shifted_P3),))
-
-
-# ---- The sampler.
-
-
-def test_the_sampler_of_a_checkpoint_draws_what_the_task_draws() -> None:
-    task = trained(20)
-    primary_E4 = toy_batch(64, seed=9).microbatches[0].event_columns["primary"]
-    found = []
-    for sampler in (task.sampler(), MuonSampler.from_state(task.config.network, task.state_dict(), CPU)):
-        generator = random()
-        counts_E = sampler.draw_counts(primary_E4, generator)
-        found.append((counts_E, sampler.draw_muons(primary_E4, counts_E, generator)))
-
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    assert found[0][1].shape == (int(found[0][0].sum()), 3)
-    assert bool(found[0][1].isfinite().all())

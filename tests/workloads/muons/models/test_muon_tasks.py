@@ -14,6 +14,7 @@ from toy_tasks import CPU, MAKE, changed, finite, same, saved, weights
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.muons.models.likelihood import LikelihoodTask
+from workloads.muons.models.likelihood_densities import MuonSampler
 from workloads.muons.models.wgan import WganTask
 
 MODELS = pytest.mark.parametrize("model", MAKE)
@@ -54,7 +55,7 @@ def test_a_step_changes_all_networks_and_returns_finite_metrics(model: str) -> N
 
 
 @MODELS
-def test_a_batch_of_empty_events_trains_the_count_head_alone(model: str) -> None:
+def test_a_batch_of_empty_events_trains_the_count_head_at_most(model: str) -> None:
     task = begun(model)
     task.step(toy_batch())
     before, count_head = of_muons(task), weights(task.networks.modules()["count_head"])
@@ -155,7 +156,9 @@ def test_parts_that_are_computed_at_once_give_the_step_of_one_after_the_other(mo
 # ---- Checkpoints.
 
 
-@pytest.mark.parametrize(("model", "settings"), [("wgan", {"gp_every": 2}), ("likelihood", {})])
+@pytest.mark.parametrize(
+    ("model", "settings"), [("wgan", {"gp_every": 2}), ("wgan", {"likelihood_steps": 5}), ("likelihood", {})]
+)
 @pytest.mark.parametrize("bf16", [False, True])
 def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: dict[str, Any], bf16: bool) -> None:
     context = StepContext(CPU, 1, bf16=bf16)
@@ -176,7 +179,7 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: d
     assert first["counters"] == second["counters"]
     assert first["counters"]["steps"] == 6
     if model == "wgan":
-        assert first["counters"]["critic_updates"] == 5 * 3
+        assert first["counters"]["critic_updates"] == (6 - settings.get("likelihood_steps", 1)) * 3
     for network, state in first["networks"].items():
         for name, value in state.items():
             assert torch.equal(value, second["networks"][network][name]), f"{network}.{name}"
@@ -211,7 +214,30 @@ def test_the_keys_and_shapes_of_a_checkpoint_are_those_of_the_files_that_users_h
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == KEYS[model], lines
 
 
+def test_a_changed_number_of_steps_of_the_likelihood_model_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    MAKE["wgan"](likelihood_steps=5).load_state_dict(saved(MAKE["wgan"]()))
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["trainer.wgan.likelihood_steps"]
+
+
 # ---- Use without training.
+
+
+@MODELS
+def test_a_checkpoints_sampler_generates_as_the_task_does_a_wgans_correction_included(model: str) -> None:
+    task = begun(model)
+    for seed in range(3):
+        task.step(toy_batch(seed=seed))
+    primary_E4 = toy_batch(64, seed=9).microbatches[0].event_columns["primary"]
+    sampler = MuonSampler.from_state(task.config.network, saved(task), CPU)
+    found = []
+    for generate in (task.generate, sampler.bundles, getattr(task, "likelihood", task).generate):
+        torch.manual_seed(3)
+        found.append(generate(primary_E4))
+    assert all(torch.equal(found[0].counts_E, other.counts_E) for other in found[1:])
+    assert torch.equal(found[0].muons_P3, found[1].muons_P3)
+    assert torch.equal(found[0].muons_P3, found[2].muons_P3) == (model == "likelihood")
+    assert found[0].muons_P3.shape == (int(found[0].counts_E.sum()), 3)
+    assert found[0].muons_P3.isfinite().all()
 
 
 @pytest.mark.parametrize(("model", "names"), [("wgan", {"m_loss", "nll", "w_gap"}), ("likelihood", {"m_loss", "nll"})])
