@@ -18,7 +18,14 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.config import LikelihoodConfig, MuonNetworkConfig
 from workloads.muons.models.likelihood import LikelihoodPanel, LikelihoodTask
-from workloads.muons.models.likelihood_densities import NUM_KNOWN, Draws, MuonDensities, draw, log_density, mixture_layer
+from workloads.muons.models.likelihood_densities import (
+    NUM_KNOWN,
+    Draws,
+    MuonDensities,
+    draw,
+    log_density,
+    mixture_layer,
+)
 from workloads.muons.models.standardise import Standardise
 
 CPU = torch.device("cpu")
