@@ -27,7 +27,6 @@ _OF_CHOICE = (
 )
 """Metrics in the table of docs/explanation/models.md."""
 _PROPERTIES = (
-    ("needs", "a density that can be written down, given what the muons of an event share", "also what is near it"),
     ("score of a checkpoint", "held-out nats, comparable between runs", "distances on a block of events, in floors"),
 )
 """Properties that no run measures: name, likelihood model, WGAN."""

@@ -28,30 +28,28 @@ class Normal(NamedTuple):
     scale_D: Tensor
 
 
-def activate(
-    linear_RD: Tensor, bias_D: Tensor | None, norm: torch.nn.LayerNorm | None, leak: float
-) -> tuple[Tensor, Normal | None]:
-    """Rows after normalisation, if any, and a leaky ReLU, and what `pull` needs of the former. (R, D) -> (R, D).
+def activate(linear_RD: Tensor, bias_D: Tensor | None, norm: torch.nn.LayerNorm, leak: float) -> tuple[Tensor, Normal]:
+    """Rows after normalisation and a leaky ReLU, and what `pull` needs of the former. (R, D) -> (R, D).
 
     ``bias_D`` is in the rows already, and gets its gradient here: the columns are summed for all parameters at once.
     """
-    scale_D, shift_D, epsilon = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    scale_D, shift_D, epsilon = norm.weight, norm.bias, norm.eps
     if torch.compiler.is_compiling():  # torch's compiler doesn't follow these functions, but fuses its own operations
         rows_RD = linear_RD if bias_D is None else wide(linear_RD) + (bias_D - bias_D.detach())
-        output_RD, *statistics = _activated(rows_RD, scale_D, shift_D, epsilon, leak, linear_RD.dtype)
+        output_RD, mean_R1, inverse_R1 = _activated(rows_RD, scale_D, shift_D, epsilon, leak, linear_RD.dtype)
     else:
-        output_RD, *statistics = _Activate.apply(linear_RD, bias_D, scale_D, shift_D, epsilon, leak)
-    return output_RD, None if scale_D is None else Normal(linear_RD, statistics[0], statistics[1], scale_D)
+        output_RD, mean_R1, inverse_R1 = _Activate.apply(linear_RD, bias_D, scale_D, shift_D, epsilon, leak)
+    return output_RD, Normal(linear_RD, mean_R1, inverse_R1, scale_D)
 
 
-def pull(gradient_RD: Tensor, output_RD: Tensor, normal: Normal | None, leak: float) -> Tensor:
+def pull(gradient_RD: Tensor, output_RD: Tensor, normal: Normal, leak: float) -> Tensor:
     """Pullback of a gradient through `activate`: J(γ u) with u = gradient × slope of the ReLU. (R, D) -> (R, D).
 
     With x̂ the normalised row, σ its spread: J v = (v - mean(v) - x̂ mean(x̂ v)) / σ, which is symmetric.
     """
     if torch.compiler.is_compiling():
         return _pulled(gradient_RD, output_RD, normal, leak)
-    pulled_RD: Tensor = _Pull.apply(gradient_RD, output_RD, leak, *(normal or ()))
+    pulled_RD: Tensor = _Pull.apply(gradient_RD, output_RD, leak, *normal)
     return pulled_RD
 
 
@@ -66,13 +64,13 @@ class _Activate(torch.autograd.Function):
         ctx: Any,
         linear_RD: Tensor,
         bias_D: Tensor | None,
-        scale_D: Tensor | None,
-        shift_D: Tensor | None,
+        scale_D: Tensor,
+        shift_D: Tensor,
         epsilon: float,
         leak: float,
     ) -> tuple[Tensor, ...]:
         results = output_RD, *statistics = _activated(linear_RD, scale_D, shift_D, epsilon, leak, linear_RD.dtype)
-        ctx.save_for_backward(output_RD, *(() if scale_D is None else (linear_RD, *statistics, scale_D)))
+        ctx.save_for_backward(output_RD, linear_RD, *statistics, scale_D)
         ctx.leak = leak
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*statistics)
@@ -82,18 +80,15 @@ class _Activate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         output_RD, *kept = ctx.saved_tensors
-        normal = Normal(*kept) if kept else None
+        normal = Normal(*kept)
         _, to_bias, to_norm, *_ = ctx.needs_input_grad
         if not (to_bias or to_norm):
             return _pulled(gradients[0], output_RD, normal, ctx.leak), *5 * [None]
         u_RD = _through(gradients[0], output_RD, ctx.leak)
-        of_scale_D = of_shift_D = None
-        pulled_RD = u_RD
-        if normal is not None:
-            rows_RD, mean_R1, inverse_R1, scale_D = normal
-            pulled_RD, of_scale_D, of_shift_D = _aten.native_layer_norm_backward(
-                *(u_RD, wide(rows_RD), list(scale_D.shape), mean_R1, inverse_R1, scale_D, scale_D, [True, True, True])
-            )
+        rows_RD, mean_R1, inverse_R1, scale_D = normal
+        pulled_RD, of_scale_D, of_shift_D = _aten.native_layer_norm_backward(
+            *(u_RD, wide(rows_RD), list(scale_D.shape), mean_R1, inverse_R1, scale_D, scale_D, [True, True, True])
+        )
         of_bias_D = pulled_RD.sum(0) if to_bias else None
         return pulled_RD.to(gradients[0].dtype), of_bias_D, of_scale_D, of_shift_D, None, None
 
@@ -101,7 +96,7 @@ class _Activate(torch.autograd.Function):
 class _Pull(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient_RD: Tensor, output_RD: Tensor, leak: float, *normal: Tensor) -> Tensor:
-        pulled_RD = _pulled(gradient_RD, output_RD, Normal(*normal) if normal else None, leak)
+        pulled_RD = _pulled(gradient_RD, output_RD, Normal(*normal), leak)
         ctx.save_for_backward(gradient_RD, output_RD, pulled_RD, *normal)
         ctx.leak = leak
         return pulled_RD
@@ -110,8 +105,6 @@ class _Pull(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient_RD, output_RD, pulled_RD, *normal = ctx.saved_tensors
-        if not normal:
-            return _through(gradients[0], output_RD, ctx.leak).to(gradient_RD.dtype), None, None
         s_RD, r_RD, leak = wide(gradients[0]), wide(pulled_RD), ctx.leak
         to_gradient_RD, to_row_RD, to_scale_D = _pull_backward(
             s_RD, gradient_RD, output_RD, Normal(*normal), r_RD, leak
@@ -120,22 +113,18 @@ class _Pull(torch.autograd.Function):
 
 
 def _activated(
-    linear_RD: Tensor, scale_D: Tensor | None, shift_D: Tensor | None, epsilon: float, leak: float, dtype: torch.dtype
+    linear_RD: Tensor, scale_D: Tensor, shift_D: Tensor, epsilon: float, leak: float, dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
-    """Rows of ``dtype``; with a normalisation, also their means and the inverse of their spreads."""
-    if scale_D is None:
-        return (F.leaky_relu(linear_RD.contiguous(), leak).to(dtype),)
+    """Rows of ``dtype``, means and inverse of the spreads before."""
     rows_RD = wide(linear_RD.contiguous())
     normal_RD, mean_R1, inverse_R1 = torch.native_layer_norm(rows_RD, scale_D.shape, scale_D, shift_D, epsilon)
     return F.leaky_relu(normal_RD, leak, inplace=True).to(dtype), mean_R1, inverse_R1
 
 
-def _pulled(gradient_RD: Tensor, output_RD: Tensor, normal: Normal | None, leak: float) -> Tensor:
+def _pulled(gradient_RD: Tensor, output_RD: Tensor, normal: Normal, leak: float) -> Tensor:
     """See `pull`."""
     u_RD = _through(gradient_RD, output_RD, leak)
-    if normal is not None:
-        u_RD = _normal_pull(u_RD, normal.rows_RD, normal, normal.scale_D)
-    return u_RD.to(gradient_RD.dtype)
+    return _normal_pull(u_RD, normal.rows_RD, normal, normal.scale_D).to(gradient_RD.dtype)
 
 
 def _pull_backward(

@@ -5,18 +5,13 @@
 
 extern "C" {
 
-// output = leaky(norm(x Wᵀ + bias)). Without gamma there is no normalisation; with it, the normalised rows and the
-// inverse of their spreads are returned, too.
+// output = leaky(norm(x Wᵀ + bias)). The normalised rows and the inverse of their spreads are returned, too.
 void dense_forward(const float *x, long R, long A, const float *weight, long D, const float *bias, const float *gamma,
                    const float *beta, float epsilon, float leak, float *normal, float *inverse, float *output) {
   std::vector<float> panels = panels_of_transpose(weight, D, A);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    if (!gamma) {
-      layer<BIAS_LEAKY>(x + r0 * A, m, A, panels, D, bias, nullptr, leak, output + r0 * D);
-      continue;
-    }
-    layer<BIAS>(x + r0 * A, m, A, panels, D, bias, nullptr, leak, normal + r0 * D);
+    layer(x + r0 * A, m, A, panels, D, bias, nullptr, normal + r0 * D);
     for (long r = r0; r < r0 + m; r++) {
       float *hat = normal + r * D, *out = output + r * D;
       inverse[r] = normalise(hat, epsilon, D, [=](long d, vec value) {
@@ -46,16 +41,13 @@ void dense_backward(const float *of_output, const float *of_rows, const float *x
       } else {
         for (long d = 0; d < D; d += VL) {
           vec slope = leaky(load(of_output + r * D + d), load(output + r * D + d), leak);
-          if (gamma) {
-            if (to_weight) {
-              store(to_beta + d, load(to_beta + d) + slope);
-              store(to_gamma + d, load(to_gamma + d) + slope * load(hat + d));
-            }
-            slope *= load(gamma + d);
+          if (to_weight) {
+            store(to_beta + d, load(to_beta + d) + slope);
+            store(to_gamma + d, load(to_gamma + d) + slope * load(hat + d));
           }
-          store(row + d, slope);
+          store(row + d, slope * load(gamma + d));
         }
-        if (gamma) project(row, hat, inverse[r], D);
+        project(row, hat, inverse[r], D);
       }
       if (of_rows) add(row, of_rows + r * D, D);
       if (to_bias) add(to_bias, row, D);

@@ -76,17 +76,16 @@ def dense(
     input_RA: Tensor,
     weight_DA: Tensor,
     bias_D: Tensor,
-    norm: torch.nn.LayerNorm | None,
+    norm: torch.nn.LayerNorm,
     leak: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output of a layer, its normalised rows and the inverse of their spreads. (R, A) -> (R, D), (R, D), (R,).
 
-    The last two are empty without a normalisation. Differentiate the normalised rows by `pullback` only: what they pass
-    back is the gradient with respect to the rows before the normalisation.
+    Differentiate the normalised rows by `pullback` only: what they pass back is the gradient with respect to the rows
+    before the normalisation.
     """
-    scale, shift, epsilon = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     found: tuple[Tensor, Tensor, Tensor] = _Dense.apply(
-        input_RA, weight_DA, bias_D, scale, shift, epsilon, leak, library
+        input_RA, weight_DA, bias_D, norm.weight, norm.bias, norm.eps, leak, library
     )
     return found
 
@@ -101,7 +100,7 @@ def pullback(
 ) -> Tensor:
     """Gradient with respect to a layer's output -> that with respect to its input. (R, D) -> (R, A).
 
-    ``layer``: result of `dense` with normalisation, ``scale_D`` its factors.
+    ``layer``: result of `dense`, ``scale_D`` the factors of its normalisation.
     """
     output_RD, normal_RD, inverse_R = layer
     found: Tensor = _Pullback.apply(
@@ -117,8 +116,8 @@ class _Dense(torch.autograd.Function):
         input_RA: Tensor,
         weight_DA: Tensor,
         bias_D: Tensor,
-        scale_D: Tensor | None,
-        shift_D: Tensor | None,
+        scale_D: Tensor,
+        shift_D: Tensor,
         epsilon: float,
         leak: float,
         library: ctypes.CDLL,
@@ -126,9 +125,7 @@ class _Dense(torch.autograd.Function):
         input_RA, weight_DA, bias_D = input_RA.contiguous(), weight_DA.contiguous(), bias_D.contiguous()
         rows, (outputs, inputs) = input_RA.shape[0], weight_DA.shape
         output_RD = input_RA.new_empty(rows, outputs)
-        normal_RD, inverse_R = input_RA.new_empty(0), input_RA.new_empty(0)
-        if scale_D is not None:
-            normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
+        normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
         _call(
             *(library.dense_forward, input_RA, rows, inputs, weight_DA, outputs, bias_D, scale_D, shift_D),
             *(epsilon, leak, normal_RD, inverse_R, output_RD),
@@ -151,8 +148,7 @@ class _Dense(torch.autograd.Function):
         to_weight = to_scale = to_shift = None
         if ctx.needs_input_grad[1]:
             to_weight = torch.empty_like(weight_DA)
-            if scale_D is not None:
-                to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
+            to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
         _call(
             *(ctx.library.dense_backward, of_output, of_rows, input_RA, normal_RD, inverse_R, output_RD, rows, inputs),
             *(weight_DA, outputs, scale_D, ctx.leak, to_input, to_weight, to_bias, to_scale, to_shift),

@@ -47,7 +47,7 @@ void pooled_forward(const float *x, long R, long A, const float *weight1, long D
   std::vector<float> hidden(TILE * D);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, hidden.data());
+    layer(x + r0 * A, m, A, panels1, D, context, index + r0, hidden.data());
     for (long i = 0; i < m; i++) {
       float *row = &hidden[i * D];
       normalise(row, epsilon1, D, [=](long d, vec normal) {
@@ -55,7 +55,7 @@ void pooled_forward(const float *x, long R, long A, const float *weight1, long D
         store(row + d, leaky(value, value, leak));
       });
     }
-    layer<BIAS>(hidden.data(), m, D, panels2, D, bias2, nullptr, leak, normal2 + r0 * D);
+    layer(hidden.data(), m, D, panels2, D, bias2, nullptr, normal2 + r0 * D);
     for (long r = r0; r < r0 + m; r++) {
       float *hat = normal2 + r * D, *mean = pooled + index[r] * 2 * D, *most = mean + D;
       int *place = largest + index[r] * D;
@@ -91,7 +91,7 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
   std::vector<float> weight1T = transpose_of(weight1, D, A);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, normal1.data());
+    layer(x + r0 * A, m, A, panels1, D, context, index + r0, normal1.data());
     for (long i = 0; i < m; i++) {
       float *hat = &normal1[i * D], *row = &hidden[i * D];
       inverse1[i] = normalise(hat, epsilon1, D, [=](long d, vec value) {
@@ -170,7 +170,7 @@ void slope_forward(const float *of_pooled, const float *x, long R, long A, const
       project(row, hat, inverse2[r], D);
     }
     times_weight(pulled.data(), m, D, panels, D, middle + r0 * D, room);
-    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, normal1.data());
+    layer(x + r0 * A, m, A, panels1, D, context, index + r0, normal1.data());
     for (long i = 0; i < m; i++) inverse1[i] = normalise(&normal1[i * D], epsilon1, D);
     for (long r = r0; r < r0 + m; r++) {
       const float *hat = &normal1[(r - r0) * D];
@@ -196,7 +196,7 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
   float inverse1[TILE];
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, normal1.data());
+    layer(x + r0 * A, m, A, panels1, D, context, index + r0, normal1.data());
     for (long i = 0; i < m; i++) inverse1[i] = normalise(&normal1[i * D], epsilon1, D);
     for (long r = r0; r < r0 + m; r++) {
       const float *hat = &normal1[(r - r0) * D];

@@ -37,19 +37,17 @@ static inline vec leaky(vec value, vec sign, float leak) { return sign > 0 ? val
 static inline long least(long a, long b) { return a < b ? a : b; }
 
 // Initial values of a product's sums: 0, what the result has, or a bias: row i gets that of index[i], or all the same.
-// With it, the result is leaky(sum) if the activation is wanted.
-enum Start { ZERO, RESULT, BIAS, BIAS_LEAKY };
+enum Start { ZERO, RESULT, BIAS };
 struct Bias {
   const float *values = nullptr;
   const long *index = nullptr;
   long width = 0;
-  float leak = 1;
 };
 
 // Block C (M x PANEL) = A (M x K) B (K x PANEL), from its start. Element (i, k) of A: a[i * row + k * column].
 template <int M, Start start>
 static inline void block(const float *a, long row, long column, const float *b, long b_row, long K, float *c, long c_row,
-                         const float *bias, const long *index, long width, float leak) {
+                         const float *bias, const long *index, long width) {
   vec sum[M][2];
   for (int i = 0; i < M; i++)
     for (int j = 0; j < 2; j++) {
@@ -67,8 +65,7 @@ static inline void block(const float *a, long row, long column, const float *b, 
     }
   }
   for (int i = 0; i < M; i++)
-    for (int j = 0; j < 2; j++)
-      store(c + i * c_row + j * VL, start == BIAS_LEAKY ? leaky(sum[i][j], sum[i][j], leak) : sum[i][j]);
+    for (int j = 0; j < 2; j++) store(c + i * c_row + j * VL, sum[i][j]);
 }
 
 template <int M, Start start, typename... Arguments>
@@ -87,7 +84,7 @@ static void product(const float *a, long row, long column, long m, const float *
     for (long i = 0; i < m; i += ROWS) {
       const float *values = bias.values ? bias.values + n : nullptr;
       rest<ROWS, start>(least(ROWS, m - i), a + i * row, row, column, b + n / PANEL * panel, b_row, K, c + i * c_row + n,
-                        c_row, values, bias.index ? bias.index + i : nullptr, bias.width, bias.leak);
+                        c_row, values, bias.index ? bias.index + i : nullptr, bias.width);
     }
 }
 
@@ -101,11 +98,10 @@ static inline std::vector<float> panels_of_transpose(const float *weight, long D
   return packed;
 }
 
-// rows (m x D) = x (m x A) Wᵀ + bias of index[i], or all the same without; the result of the activation if wanted.
-template <Start start>
-static void layer(const float *x, long m, long A, const std::vector<float> &panels_of_transpose, long D, const float *bias,
-                  const long *index, float leak, float *rows) {
-  product<start>(x, A, 1, m, panels_of_transpose.data(), PANEL, A * PANEL, A, D, rows, D, Bias{bias, index, D, leak});
+// rows (m x D) = x (m x A) Wᵀ + bias of index[i], or all the same without.
+static inline void layer(const float *x, long m, long A, const std::vector<float> &panels_of_transpose, long D, const float *bias,
+                  const long *index, float *rows) {
+  product<BIAS>(x, A, 1, m, panels_of_transpose.data(), PANEL, A * PANEL, A, D, rows, D, Bias{bias, index, D});
 }
 
 // Panels of W (D x A), with columns of 0 up to a multiple of PANEL: for rows times W.

@@ -24,12 +24,12 @@ class LayerCase:
 
     linear_RD: Tensor
     bias_D: Tensor
-    norm: nn.LayerNorm | None
+    norm: nn.LayerNorm
     gradient_RD: Tensor
     s_RD: Tensor
 
     @classmethod
-    def of(cls, rows: int, columns: int, dtype: torch.dtype, *, norm: bool) -> LayerCase:
+    def of(cls, rows: int, columns: int, dtype: torch.dtype) -> LayerCase:
         """Case of random numbers; parameters of bfloat16 rows are in float32."""
         random = torch.Generator().manual_seed(4)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -38,27 +38,24 @@ class LayerCase:
         layer_norm = nn.LayerNorm(columns, EPSILON, dtype=wide)
         layer_norm.weight.data, layer_norm.bias.data = scale_D, shift_D
         linear_RD = (linear_RD + 0.5).requires_grad_()
-        return cls(linear_RD, bias_D.requires_grad_(), layer_norm if norm else None, gradient_RD, s_RD)
+        return cls(linear_RD, bias_D.requires_grad_(), layer_norm, gradient_RD, s_RD)
 
     @property
     def trained(self) -> list[Tensor]:
         """Rows and parameters."""
-        return [self.linear_RD, self.bias_D, *(self.norm.parameters() if self.norm else ())]
+        return [self.linear_RD, self.bias_D, *self.norm.parameters()]
 
     def plain(self) -> Tensor:
         """The activation in double precision, with the bias that is in the rows already."""
         rows_RD = self.linear_RD.double() - self.bias_D.detach().double() + self.bias_D.double()
-        if self.norm is not None:
-            scale_D, shift_D = (one.double() for one in self.norm.parameters())
-            rows_RD = F.layer_norm(rows_RD, scale_D.shape, scale_D, shift_D, EPSILON)
-        return F.leaky_relu(rows_RD, LEAK)
+        scale_D, shift_D = (one.double() for one in self.norm.parameters())
+        return F.leaky_relu(F.layer_norm(rows_RD, scale_D.shape, scale_D, shift_D, EPSILON), LEAK)
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("rows", [40, 0])
-def test_values_and_gradients_are_those_of_torchs_layers(rows: int, dtype: torch.dtype, norm: bool) -> None:
-    case = LayerCase.of(rows, 24, dtype, norm=norm)
+def test_values_and_gradients_are_those_of_torchs_layers(rows: int, dtype: torch.dtype) -> None:
+    case = LayerCase.of(rows, 24, dtype)
     found_RD, expected_RD = activate(case.linear_RD, case.bias_D, case.norm, LEAK)[0], case.plain()
 
     assert found_RD.dtype == dtype
@@ -71,24 +68,22 @@ def test_values_and_gradients_are_those_of_torchs_layers(rows: int, dtype: torch
         torch.testing.assert_close(one, other, **tolerance)
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
-def test_the_pullback_and_its_gradients_are_those_of_autograds_second_derivative(norm: bool) -> None:
-    case = LayerCase.of(9, 6, torch.float64, norm=norm)
+def test_the_pullback_and_its_gradients_are_those_of_autograds_second_derivative() -> None:
+    case = LayerCase.of(9, 6, torch.float64)
     gradient_RD = case.gradient_RD.clone().requires_grad_(True)
     (expected_RD,) = torch.autograd.grad(case.plain(), case.linear_RD, gradient_RD, create_graph=True)
     output_RD, normal = activate(case.linear_RD, case.bias_D, case.norm, LEAK)
     found_RD = pull(gradient_RD, output_RD.detach(), normal, LEAK)
 
     torch.testing.assert_close(found_RD, expected_RD)
-    weights = [gradient_RD, *((case.linear_RD, case.norm.weight) if case.norm else ())]
+    weights = [gradient_RD, case.linear_RD, case.norm.weight]
     found = torch.autograd.grad(found_RD, weights, case.s_RD)
     for one, other in zip(found, torch.autograd.grad(expected_RD, weights, case.s_RD), strict=True):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("norm", [True, False], ids=["normalised", "plain"])
-def test_the_activation_and_its_pullback_can_be_differentiated_once_only(norm: bool) -> None:
-    case = LayerCase.of(4, 3, torch.float64, norm=norm)
+def test_the_activation_and_its_pullback_can_be_differentiated_once_only() -> None:
+    case = LayerCase.of(4, 3, torch.float64)
     output_RD, normal = activate(case.linear_RD, case.bias_D, case.norm, LEAK)
     gradient_RD = case.gradient_RD.requires_grad_(True)
     pulled_RD = pull(gradient_RD, output_RD.detach(), normal, LEAK)
