@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from toy_events import make_microbatch, split, toy_batch
-from toy_tasks import CPU, MAKE, changed, finite, same, saved, weights
+from toy_tasks import CPU, MAKE, begun, changed, finite, same, saved, weights
 
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
@@ -21,14 +21,6 @@ MODELS = pytest.mark.parametrize("model", MAKE)
 LOSS = {"wgan": "c_loss", "likelihood": "muon_nll"}
 
 
-def begun(model: str, *arguments: Any, **settings: Any) -> WganTask | LikelihoodTask:
-    """In the phase that is its own: after the first step of a WGAN, which is the likelihood model's."""
-    task = MAKE[model](*arguments, **settings)
-    if model == "wgan":
-        task.step(toy_batch(seed=99))
-    return task
-
-
 def of_muons(task: WganTask | LikelihoodTask) -> list[Tensor]:
     """Weights of the networks that learn from muons, as copies."""
     networks = task.networks.modules()
@@ -38,7 +30,7 @@ def of_muons(task: WganTask | LikelihoodTask) -> list[Tensor]:
 
 @MODELS
 def test_a_step_changes_all_networks_and_returns_finite_metrics(model: str) -> None:
-    task = begun(model)
+    task = begun(MAKE[model]())
     fixed = {"standardise"} | (task.likelihood.networks.modules().keys() if isinstance(task, WganTask) else set())
     networks = [network for name, network in task.networks.modules().items() if name not in fixed]
     before = [weights(network) for network in networks]
@@ -56,7 +48,7 @@ def test_a_step_changes_all_networks_and_returns_finite_metrics(model: str) -> N
 
 @MODELS
 def test_a_batch_of_empty_events_trains_the_count_head_at_most(model: str) -> None:
-    task = begun(model)
+    task = begun(MAKE[model]())
     task.step(toy_batch())
     before, count_head = of_muons(task), weights(task.networks.modules()["count_head"])
 
@@ -89,7 +81,7 @@ def test_until_two_muons_were_seen_only_the_count_head_is_trained(model: str, co
 
 @MODELS
 def test_empty_microbatches_and_batches_without_events_do_no_harm(model: str) -> None:
-    task = begun(model)
+    task = begun(MAKE[model]())
     nothing = make_microbatch(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3))
     (some,) = toy_batch().microbatches
     (hollow,) = toy_batch(2, counts=[0, 0]).microbatches
@@ -125,10 +117,9 @@ def test_the_standardisation_is_fitted_to_the_first_batch_and_then_kept(model: s
 @MODELS
 def test_weights_and_noise_depend_on_the_seed_alone_and_the_caller_keeps_its_random_numbers(model: str) -> None:
     state = torch.get_rng_state()
-    first = MAKE[model]()
+    first, second = MAKE[model](), MAKE[model]()
     assert torch.equal(torch.get_rng_state(), state)
-    torch.rand(5)
-    second, other = MAKE[model](), MAKE[model](StepContext(CPU, seed=2))
+    other = MAKE[model](StepContext(CPU, seed=2))
 
     assert same(of_muons(first), of_muons(second))
     assert not same(of_muons(first), of_muons(other))
@@ -136,7 +127,7 @@ def test_weights_and_noise_depend_on_the_seed_alone_and_the_caller_keeps_its_ran
     networks = second.networks.modules()
     assert second.num_parameters == sum(one.numel() for name in trained for one in networks[name].parameters())
 
-    first, second, other = (begun(model, StepContext(CPU, seed)) for seed in (1, 1, 2))
+    first, second, other = (begun(MAKE[model](StepContext(CPU, seed))) for seed in (1, 1, 2))
     other.load_weights(first.state_dict())
     expected = first.step(toy_batch())
     assert expected == second.step(toy_batch())
@@ -146,7 +137,9 @@ def test_weights_and_noise_depend_on_the_seed_alone_and_the_caller_keeps_its_ran
 @MODELS
 @pytest.mark.parametrize("bf16", [False, True])
 def test_parts_that_are_computed_at_once_give_the_step_of_one_after_the_other(model: str, bf16: bool) -> None:
-    one, four = (begun(model, StepContext(CPU, 1, bf16=bf16, threads=threads), chunk_particles=8) for threads in (1, 4))
+    one, four = (
+        begun(MAKE[model](StepContext(CPU, 1, bf16=bf16, threads=threads), chunk_particles=8)) for threads in (1, 4)
+    )
 
     for seed in range(2):
         assert one.step(toy_batch(12, seed)) == four.step(toy_batch(12, seed))
@@ -224,7 +217,7 @@ def test_a_changed_number_of_steps_of_the_likelihood_model_is_told_once(caplog: 
 
 @MODELS
 def test_a_checkpoints_sampler_generates_as_the_task_does_a_wgans_correction_included(model: str) -> None:
-    task = begun(model)
+    task = begun(MAKE[model]())
     for seed in range(3):
         task.step(toy_batch(seed=seed))
     primary_E4 = toy_batch(64, seed=9).microbatches[0].event_columns["primary"]
