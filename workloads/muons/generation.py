@@ -435,7 +435,7 @@ def checked_depths(depths_m: Any, rule: CountRule) -> list[float]:
     except (TypeError, ValueError):
         raise BadInputError(f"depths {depths_m!r}: expected numbers") from None
     found: list[float] = depths_D.tolist()
-    if not ((depths_D >= 0) & (depths_D < 1e6)).all() or len(np.unique(depths_D)) < len(found):
+    if not ((depths_D >= 0) & (depths_D < 1e6)).all() or len(np.unique(depths_D.astype(np.float32))) < len(found):
         raise BadInputError(f"depths {found}: expected metres, from 0 on and below 1e6, each once")
     if found and rule.kind == "column":
         raise BadInputError("--counts column has one number for each primary: not with --depth")

@@ -308,7 +308,7 @@ def test_no_words_of_pydantic_reach_a_user_for_any_setting(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("lr", "did you mean 'trainer.wgan.generator_lr' or 'trainer.wgan.critic_lr' or 'trainer.wgan.count_lr' or "),
+        ("lr", "did you mean 'trainer.wgan.generator_lr' or 'trainer.wgan.critic_lr' or "),
         ("strem.slots", "did you mean 'stream.slots'?"),
         ("batch_event", "did you mean 'stream.batch_events'"),
         ("zzzzz", "; `icestream config --keys` lists all keys"),

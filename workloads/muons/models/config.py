@@ -76,7 +76,7 @@ class LikelihoodConfig(StepSettings):
 class WganConfig(StepSettings):
     """Training of the muon WGAN: the likelihood model, then what a critic corrects of it.
 
-    Both learning rates fall along a cosine."""
+    Both learning rates fall along a cosine over all steps of the run: after half of it they are at half."""
 
     schedule: ClassVar[str] = "cosine"
     warmup_steps: ClassVar[int] = 0
@@ -85,9 +85,9 @@ class WganConfig(StepSettings):
     network: MuonNetworkConfig = MuonNetworkConfig()
     """Sizes."""
 
-    likelihood_steps: int = Field(default=1500, ge=1)
+    likelihood_steps: int = Field(default=1500, ge=0)
     """Steps at the beginning that train the likelihood model, with its defaults. Then it stays as it is, and the
-    generator learns to correct what it draws."""
+    generator learns to correct what it draws. 0: for a start from the weights of a trained WGAN."""
 
     generator_lr: float = Field(default=5e-4, gt=0)
     """Learning rate of the generator (Adam) at the start of the schedule."""
@@ -110,7 +110,7 @@ class WganConfig(StepSettings):
     a plain WGAN."""
 
     gradient_clip: float = Field(default=0.0, ge=0)
-    """Largest gradient norm of an update, per network. 0: no clipping."""
+    """Largest gradient norm of an update of generator or critic. 0: no clipping."""
 
     compile: bool = False
     """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and needs a cache
@@ -126,6 +126,11 @@ class WganConfig(StepSettings):
     def warnings(self) -> list[str]:
         """See StepSettings."""
         lines = []
+        if 0 < self.schedule_steps <= self.likelihood_steps:
+            lines.append(
+                f"schedule_steps = {self.schedule_steps} leaves none of the run to generator and critic, after"
+                f" likelihood_steps = {self.likelihood_steps}: set it to the steps of the run, or use model = likelihood"
+            )
         if self.penalty_weight == 0:
             lines.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
         elif self.penalty_weight > 5:

@@ -37,7 +37,9 @@ NUM_KNOWN = NUM_CONDITIONS + 2
 _ENERGY, _RADIUS, _AZIMUTH = 0, 1, 2
 _REACH, _LOG_SPREAD = 1.5, -1.0
 _AZIMUTH_LOG_SPREAD = -0.5
-"""Of components at equal distances on the circle: at first flat, within 1e-5."""
+"""Of components at equal distances on the circle: at first flat, within 2e-5."""
+_MOST_LOG_SPREAD = 0.5
+"""Largest ln spread of an angle: three turns of a wider one would not be all of it."""
 _CORRECTION = 0.1
 """Factor on a correction and on its first weights: it begins as nearly nothing, and each update is a small step."""
 _PRIOR_REACH, _PRIOR_LOG_SPREAD = 1.2, -0.3
@@ -65,9 +67,21 @@ def log_density(mixture_PX: Tensor, value_P1: Tensor) -> Tensor:
     Components are normal and not logistic: tails that fall exponentially in lg E gave twice the muons above 30 TeV.
     """
     logits_PK, means_PK, log_spreads_PK = mixture_PX.chunk(3, 1)
+    parts_PK = _log_parts(logits_PK, value_P1 - means_PK, log_spreads_PK)
+    return torch.logsumexp(parts_PK, 1) - torch.logsumexp(logits_PK, 1) - LOG_SQRT_2_PI
+
+
+def _log_parts(logits_PK: Tensor, away_PK: Tensor, log_spreads_PK: Tensor) -> Tensor:
     log_spreads_PK = log_spreads_PK.clamp(*LOG_SPREAD_RANGE)
-    parts_PK = -0.5 * ((value_P1 - means_PK) * torch.exp(-log_spreads_PK)).square() - log_spreads_PK
-    return torch.logsumexp(logits_PK + parts_PK, 1) - torch.logsumexp(logits_PK, 1) - LOG_SQRT_2_PI
+    return logits_PK - 0.5 * (away_PK * torch.exp(-log_spreads_PK)).square() - log_spreads_PK
+
+
+def log_angle_density(mixture_PX: Tensor, angle_P1: Tensor) -> Tensor:
+    """Log density of angles in radians, by each row's mixture of normals around the circle. (P, X), (P, 1) -> (P,)."""
+    logits_PK, means_PK, log_spreads_PK = mixture_PX.chunk(3, 1)
+    away_PK = wrapped(angle_P1 - means_PK)
+    turns = [_log_parts(logits_PK, away_PK + 2 * math.pi * turn, log_spreads_PK) for turn in (-1, 0, 1)]
+    return torch.logsumexp(torch.cat(turns, 1), 1) - torch.logsumexp(logits_PK, 1) - LOG_SQRT_2_PI
 
 
 def draw(mixture_PX: Tensor, uniform_P1: Tensor, normal_P1: Tensor) -> Tensor:
@@ -184,11 +198,7 @@ class MuonDensities(nn.Module):
         for number, position in enumerate(self.positions, 1):
             mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], segments)
             value_P1 = shifted_PF[:, number : number + 1] - line_P1
-            if number < _AZIMUTH:
-                log_p_P = log_p_P + log_density(mixture_PX, value_P1)
-            else:
-                turns = [log_density(mixture_PX, wrapped(value_P1) + 2 * math.pi * turn) for turn in (-1, 0, 1)]
-                log_p_P = log_p_P + torch.logsumexp(torch.stack(turns), 0)
+            log_p_P = log_p_P + (log_density if number < _AZIMUTH else log_angle_density)(mixture_PX, value_P1)
         return segment_sum(-log_p_P, segments)
 
     def draw(self, known_EK: Tensor, segments: Segments, draws: Draws, correction: Correction | None = None) -> Tensor:
@@ -237,6 +247,9 @@ class _Position(nn.Module):
         """Mixture of each muon (P, X), and its shift (P, 1) by a line in the features before."""
         of_event_PD, slope_PN = _both_spread(self.of_context(context_ED), self.slope(context_ED), segments)
         mixture_PX: Tensor = self.network(of_event_PD + self.of_features(before_PF))
+        if before_PF.shape[1] == _AZIMUTH:
+            *others, log_spreads_PK = mixture_PX.chunk(3, 1)
+            mixture_PX = torch.cat([*others, log_spreads_PK.clamp_max(_MOST_LOG_SPREAD)], 1)
         return mixture_PX, (slope_PN * before_PF).sum(1, keepdim=True)
 
 

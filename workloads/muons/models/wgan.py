@@ -90,7 +90,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def learning_rates(self) -> dict[str, float]:
         """See BaseTask."""
-        of_likelihood = self.steps <= self.config.likelihood_steps
+        of_likelihood = self.generator_updates == 0
         return self.likelihood.learning_rates() if of_likelihood else super().learning_rates()
 
     def scale_learning_rates(self, factor: float) -> None:
@@ -102,7 +102,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """See BaseTask."""
-        if self.steps >= self.config.likelihood_steps:
+        # Once the critic has begun, densities stay: it has learned against these.
+        if self.steps >= self.config.likelihood_steps or self.generator_updates > 0:
             return super().step(batch)
         self.steps += 1
         return dict.fromkeys(self.METRICS, self.zero) | self.likelihood.step(batch)
@@ -117,7 +118,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def train(self, batch: Batch, parts: list[WganEvents], metrics: dict[str, Tensor]) -> None:
         """Update critic and generator, in this order."""
-        if batch.total_particles == 0:
+        if batch.total_particles == 0 or not self.networks.standardise.has_features:
             return
         num_present = self._num_present(batch)
         for number in range(self.config.critic_steps):
@@ -232,9 +233,12 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """
         found = self.likelihood.held_out(batch)
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
-        parts = [self.networks.events(one, noise.of(one), 1) for one in batch.microbatches if one.num_particles > 0]
-        num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
-        return found | {"w_gap": sum(map(self._gap, parts), self.zero) / num_present}
+        w_gap, num_present = self.zero, max(sum(one.num_present for one in batch.microbatches), 1)
+        for microbatch in batch.microbatches:  # one at a time, as there
+            if microbatch.num_particles > 0:
+                part = self.networks.events(microbatch, noise.of(microbatch), 1)
+                w_gap = w_gap + self._gap(part) / num_present
+        return found | {"w_gap": w_gap}
 
     def generate(self, primary_E4: Tensor) -> Bundles:
         """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].

@@ -50,6 +50,8 @@ CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
 """Largest number of particles in a part on a CPU: more than other models', since layers in C++ divide its rows anew."""
 SCORE_EVENTS = 8
 """Generated events for each real one in the energy score: more make its gradient less noisy."""
+_DRAWN_ROWS = 1 << 18
+"""Muons that are drawn at once on a GPU, 1.2 kB each: all sets of a step together would need more than an update."""
 GENERATOR_AVERAGE_DECAY = 0.995
 """Decay per step of the running mean of the generator's weights, from which events are generated: the last iterate of
 a GAN oscillates, the mean of its weights less (arXiv:1806.04498); 0.999 lags a short run."""
@@ -297,7 +299,7 @@ class WganNetworks:
         self, known_EK: Tensor, segments: Segments, random: torch.Generator, num_sets: int
     ) -> tuple[Tensor, Tensor]:
         muons, sets = self.likelihood.averaged.average, []
-        for times in self.passes(num_sets, segments):
+        for times in self.passes(num_sets, segments, min(self._most_rows, _DRAWN_ROWS)):
             some = segments.repeated(times)
             draws = Draws.of(some, muons.latent, muons.num_features, random)
             drawn = muons.drawn(known_EK.repeat(times, 1), some, draws)
@@ -305,9 +307,9 @@ class WganNetworks:
         inputs_SEI, drawn_SPF = (torch.cat(some) if len(some) > 1 else some[0] for some in zip(*sets, strict=True))
         return inputs_SEI, drawn_SPF
 
-    def passes(self, num_sets: int, segments: Segments) -> list[int]:
+    def passes(self, num_sets: int, segments: Segments, most_rows: int = 0) -> list[int]:
         """Numbers of sets of events that pass the networks at once."""
-        at_once = min(max(self._most_rows // max(segments.num_particles, 1), 1), num_sets)
+        at_once = min(max((most_rows or self._most_rows) // max(segments.num_particles, 1), 1), num_sets)
         return [min(at_once, num_sets - first) for first in range(0, num_sets, at_once)]
 
     @property

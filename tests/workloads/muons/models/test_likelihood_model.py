@@ -142,18 +142,17 @@ def test_drawn_muons_have_the_density_that_is_said_which_integrates_to_1(azimuth
 
 
 def test_a_learned_azimuth_has_a_periodic_density_at_first_flat() -> None:
-    networks, num = trained(1, network={"azimuth": "learned"}).networks, 64
+    networks, num = trained(1, network={"azimuth": "learned"}).networks, 512
     muons, turn_P = networks.muons.requires_grad_(False), torch.arange(num) * (2 * math.pi / num)
     segments, known_EK = Segments.from_counts(torch.ones(num, dtype=torch.int64), num), torch.zeros(num, NUM_KNOWN)
 
     def nll(shift: float) -> Tensor:
-        muons_P3 = torch.stack([torch.full((num,), 50.0), turn_P.cos(), turn_P.sin()], 1)
-        features_PF = networks.standardise.features(muons_P3) + torch.tensor([0.0, 0.0, shift])
+        features_PF = torch.stack([0 * turn_P, 0 * turn_P, turn_P + shift], 1)
         return muons.nll_given(torch.zeros(num, 2), features_PF, known_EK, segments)
 
-    first_P = nll(0)
-    muons.shift.bias[2] = 2.5
-    muons.get_submodule("positions.1.network.3").bias.normal_(generator=random())
+    first_P, muons.shift.bias[2] = nll(0), 2.5
+    form = torch.tensor([1.0, 6.0, 2.0]).repeat_interleave(8)  # far means, wide spreads
+    muons.get_submodule("positions.1.network.3").bias.normal_(generator=random()).mul_(form)
     peaked_P = nll(0)
 
     assert float(first_P.std()) < 0.1 < float(peaked_P.std())
@@ -257,7 +256,7 @@ def test_radii_that_are_wider_in_events_with_more_muons_than_expected_are_learne
 
 def intraclass(counts_E: Tensor, muons_P3: Tensor) -> float:
     """Intraclass correlation of lg r: of two muons of an event, each event with the weight N."""
-    lg_radius_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2]).double().log10()
+    lg_radius_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2]).clamp_min(0.1).double().log10()
     events = [(values - lg_radius_P.mean()) for values in lg_radius_P.split(counts_E.tolist()) if len(values) > 1]
     pairs = sum((one.sum() ** 2 - (one**2).sum()) / (len(one) - 1) for one in events)
     return float(pairs / len(lg_radius_P) / lg_radius_P.var())
