@@ -129,7 +129,7 @@ class WganConfig(StepSettings):
         if 0 < self.schedule_steps <= self.likelihood_steps:
             lines.append(
                 f"schedule_steps = {self.schedule_steps} leaves none of the run to generator and critic, after"
-                f" likelihood_steps = {self.likelihood_steps}: set it to the steps of the run, or use model = likelihood"
+                f" likelihood_steps = {self.likelihood_steps}: set it to the steps of the run"
             )
         if self.penalty_weight == 0:
             lines.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
