@@ -110,7 +110,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def observe(self, batch: Batch) -> bool:
         """See LikelihoodTask."""
-        return self.likelihood.observe(batch)
+        return self.generator_updates == 0 and self.likelihood.observe(batch)
 
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> WganEvents:
         """See WganNetworks.events."""

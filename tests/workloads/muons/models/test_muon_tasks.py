@@ -207,9 +207,11 @@ def test_the_keys_and_shapes_of_a_checkpoint_are_those_of_the_files_that_users_h
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == KEYS[model], lines
 
 
-def test_a_changed_number_of_steps_of_the_likelihood_model_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    MAKE["wgan"](likelihood_steps=5).load_state_dict(saved(MAKE["wgan"]()))
+def test_more_steps_of_the_likelihood_model_are_told_and_none_once_the_critic_began(caplog: Any) -> None:
+    more = MAKE["wgan"](likelihood_steps=5)
+    more.load_state_dict(saved(begun(begun(MAKE["wgan"]()))))
     assert [record.getMessage().split()[0] for record in caplog.records] == ["trainer.wgan.likelihood_steps"]
+    assert more.step(toy_batch())["c_loss"] != 0
 
 
 # ---- Use without training.

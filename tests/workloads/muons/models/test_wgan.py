@@ -172,8 +172,6 @@ def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.Monkey
 NO_LIMITS = HealthLimits(*[math.inf] * 6)
 
 
-NORMAL = {"generator_lr": 1e-2, "critic_lr": 1e-2}
-"""Rates for a network of an eighth of the width."""
 QUICK = {name: replace(one, steps=one.steps // 6) for name, one in ALARMS.items() if isinstance(one, Alarm)}
 """The model's limits, judged after a sixth of the steps."""
 
@@ -191,7 +189,7 @@ def warnings_of(task: WganTask, steps: int) -> set[str]:
 @pytest.mark.parametrize(
     ("settings", "steps", "expected"),
     [
-        (NORMAL, 36, set()),
+        ({"generator_lr": 1e-2, "critic_lr": 1e-2}, 36, set()),
         # Scores at their bound, where gradients vanish.
         ({"penalty_weight": 0, "critic_lr": 2.0, "energy_score_weight": 0}, 18, {"saturation"}),
         # Far from the slope that the penalty asks for.
