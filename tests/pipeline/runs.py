@@ -35,7 +35,10 @@ ICESTREAM = ("-m", MODULE)
 
 T = TypeVar("T")
 
-TINY_MODEL = ("trainer.device=cpu", "trainer.threads=1", "trainer.wgan.critic_steps=1", "trainer.wgan.network.hidden=8")
+TINY_MODEL = (
+    *("trainer.device=cpu", "trainer.threads=1", "trainer.wgan.critic_steps=1", "trainer.wgan.likelihood_steps=5"),
+    "trainer.wgan.network.hidden=8",
+)
 """A network that trains in milliseconds a step."""
 
 SMALL_STREAM = (

@@ -283,7 +283,7 @@ ALARMS: Mapping[str, float | Alarm] = MappingProxyType(
         ),
     }
 )
-"""Limits chosen on seeds 0 to 4 of the defaults and on five bad recipes: docs/how-to/diagnose.md."""
+"""Limits far from a normal training: docs/how-to/diagnose.md."""
 
 
 TRAINING = ModelTraining(
