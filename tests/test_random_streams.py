@@ -76,9 +76,6 @@ class Draws:
     ) -> torch.Tensor:
         return torch.zeros(0, 3)
 
-    def count_cdf(self, primary_E4: torch.Tensor, counts_E: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        raise NotImplementedError
-
 
 def microbatch(number: int) -> Microbatch:
     """One without events, with this number in its batch."""

@@ -5,7 +5,6 @@ Shape suffixes: E events, P particles, F features, K mixture components, Z noise
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from workloads.base.segments import Segments
 from workloads.muons.models.config import MAX_DEVIATION
 from workloads.muons.models.count_head import MixtureCountHead
-from workloads.muons.models.likelihood_densities import Draws, MuonDensities, MuonSampler, known
+from workloads.muons.models.likelihood_densities import Draws, MuonSampler, known
 from workloads.muons.models.standardise import Standardise
 
 
@@ -73,24 +72,64 @@ def azimuth(*, used: bool) -> FunctionInput:
     return FunctionInput("azimuth", "particles", "uniform", 0, f" in [0, 1): azimuth in turns, drawn flat{unused}")
 
 
+def _segments(counts_E: Tensor, event_P: Tensor) -> Segments:
+    return Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, torch.arange(event_P.shape[0]))
+
+
 class GeneratorFunction(nn.Module):
     """Function from primaries, counts and random numbers to muons; ``forward`` takes ``inputs`` in this order."""
 
-    inputs: tuple[FunctionInput, ...]
-
-    def __init__(self, standardise: Standardise, network: nn.Module) -> None:
+    def __init__(self, sampler: MuonSampler) -> None:
         super().__init__()
-        self.standardise = standardise
-        self.network = network
+        self.standardise, self.count_head = sampler.standardise, sampler.count_head
+        self.network, self.correction = sampler.muons, sampler.correction
+        latent, features = sampler.muons.latent, sampler.muons.num_features
+        self.inputs = (
+            PRIMARY,
+            COUNTS,
+            FunctionInput("z_uniform", "events", "uniform", 1, " in [0, 1): component of the event's z", chooses=True),
+            FunctionInput("z_normal", "events", "normal", latent, ": normal noise of the event's z"),
+            FunctionInput(
+                "uniform",
+                "particles",
+                "uniform",
+                features,
+                " in [0, 1): components of each muon's numbers",
+                chooses=True,
+            ),
+            FunctionInput("normal", "particles", "normal", features, ": normal noise of each muon's numbers"),
+            azimuth(used=sampler.standardise.symmetric),
+            EVENT,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the inputs."""
         return tuple(one.name for one in self.inputs)
 
-    @abstractmethod
+    def forward(
+        self, primary_E4: Tensor, counts_E: Tensor, z_uniform_E1: Tensor, z_normal_EZ: Tensor, uniform_PF: Tensor,
+        normal_PF: Tensor, azimuth_P: Tensor, event_P: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
+
+        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned it ignores it. ``event_P``:
+        row of each particle's event, not decreasing.
+        """
+        draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
+        known_EK = known(self.standardise, self.count_head, primary_E4, counts_E)
+        features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws, self.correction)
+        return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
+
     def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Features of the muons from the trained modules, as when they are generated. -> (P, F)."""
+        """Features from the trained modules, without events that have no muons, as MuonSampler draws. -> (P, F)."""
+        primary_E4, counts_E, z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF, _, _ = inputs
+        rows_G = counts_E.nonzero().squeeze(1)
+        segments = Segments.from_counts(counts_E[rows_G], len(uniform_PF))
+        draws = Draws(z_uniform_E1[rows_G], z_normal_EZ[rows_G], uniform_PF, normal_PF)
+        known_GK = known(self.standardise, self.count_head, primary_E4[rows_G], counts_E[rows_G])
+        features_PF = self.network.draw(known_GK, segments, draws, self.correction)
+        return features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
 
     @torch.no_grad()
     def trained_muons(self, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -104,10 +143,6 @@ class GeneratorFunction(nn.Module):
         if self.standardise.symmetric:
             return muons_P3
         return muons_P3 + 0 * azimuth_P.unsqueeze(1)  # keeps the same inputs for every model
-
-
-def _segments(counts_E: Tensor, event_P: Tensor) -> Segments:
-    return Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, torch.arange(event_P.shape[0]))
 
 
 class CountsFunction(nn.Module):
@@ -130,55 +165,3 @@ class CountsFunction(nn.Module):
 
 ModelFunctions = tuple[GeneratorFunction, CountsFunction]
 """Both functions of a model."""
-
-
-class MuonFunction(GeneratorFunction):
-    """Function from primaries, counts and random numbers to muons."""
-
-    network: MuonDensities
-
-    def __init__(self, sampler: MuonSampler) -> None:
-        super().__init__(sampler.standardise, sampler.muons)
-        self.count_head, self.correction = sampler.count_head, sampler.correction
-        latent, features = sampler.muons.latent, sampler.muons.num_features
-        self.inputs = (
-            PRIMARY,
-            COUNTS,
-            FunctionInput("z_uniform", "events", "uniform", 1, " in [0, 1): component of the event's z", chooses=True),
-            FunctionInput("z_normal", "events", "normal", latent, ": normal noise of the event's z"),
-            FunctionInput(
-                "uniform",
-                "particles",
-                "uniform",
-                features,
-                " in [0, 1): components of each muon's numbers",
-                chooses=True,
-            ),
-            FunctionInput("normal", "particles", "normal", features, ": normal noise of each muon's numbers"),
-            azimuth(used=sampler.standardise.symmetric),
-            EVENT,
-        )
-
-    def forward(
-        self, primary_E4: Tensor, counts_E: Tensor, z_uniform_E1: Tensor, z_normal_EZ: Tensor, uniform_PF: Tensor,
-        normal_PF: Tensor, azimuth_P: Tensor, event_P: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
-
-        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned it ignores it. ``event_P``:
-        row of each particle's event, not decreasing.
-        """
-        draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
-        known_EK = known(self.standardise, self.count_head, primary_E4, counts_E)
-        features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws, self.correction)
-        return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
-
-    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """See GeneratorFunction: without events that have no muons, as MuonSampler draws."""
-        primary_E4, counts_E, z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF, _, _ = inputs
-        rows_G = counts_E.nonzero().squeeze(1)
-        segments = Segments.from_counts(counts_E[rows_G], len(uniform_PF))
-        draws = Draws(z_uniform_E1[rows_G], z_normal_EZ[rows_G], uniform_PF, normal_PF)
-        known_GK = known(self.standardise, self.count_head, primary_E4[rows_G], counts_E[rows_G])
-        features_PF = self.network.draw(known_GK, segments, draws, self.correction)
-        return features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)

@@ -33,7 +33,6 @@ from workloads.muons.export.functions import (
     FunctionInput,
     GeneratorFunction,
     ModelFunctions,
-    MuonFunction,
 )
 from workloads.muons.generation import Trained, load_trained
 from workloads.muons.models.config import MAX_COUNT
@@ -132,8 +131,8 @@ def as_json(
         "format": 1,
         "model": run.model,
         "purpose": "muon bundles underground, for a given primary",
-        "parameters": sum(parameter.numel() for parameter in generator.network.parameters()),
-        "count_parameters": sum(parameter.numel() for parameter in counts.parameters()),
+        "parameters": _size(generator) - _size(generator.count_head),
+        "count_parameters": _size(counts),
         "functions": {
             "generator": {"inputs": inputs, "outputs": {"muons": OUTPUT}},
             "counts": {"inputs": {"primary": PRIMARY.text}, "outputs": COUNT_OUTPUTS},
@@ -449,10 +448,14 @@ OWN_FILES = frozenset(
 )
 
 
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def functions_of(trained: Trained) -> ModelFunctions:
     """Functions of a trained model."""
     sampler = trained.generator
-    return MuonFunction(sampler), CountsFunction(sampler.standardise, sampler.count_head)
+    return GeneratorFunction(sampler), CountsFunction(sampler.standardise, sampler.count_head)
 
 
 def export_functions(

@@ -4,6 +4,7 @@ generator, which corrects what that model draws."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,10 +17,10 @@ from workloads.base.context import Noise, StepContext
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.step import BaseTask
-from workloads.base.training import Alarm, ModelTraining
+from workloads.base.training import Alarm, Evaluation, ModelTraining
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
-from workloads.muons.models.panel import Bundles, MuonPanel
+from workloads.muons.models.panel import SCORE, Bundles, MuonPanel
 from workloads.muons.models.wgan_losses import score_loss
 from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, WganEvents, WganNetworks
 
@@ -264,6 +265,19 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self._gp_norm = state["gp_norm"].to(self.device)
 
 
+class WganPanel(MuonPanel):
+    """Panel without a score while the likelihood model is trained: ``best.pt`` is of generator and critic."""
+
+    _task: WganTask
+
+    def evaluate(self, block: Batch) -> Evaluation | None:
+        """See MuonPanel."""
+        found = super().evaluate(block)
+        if found is None or self._task.generator_updates > 0:
+            return found
+        return replace(found, scalars={name: value for name, value in found.scalars.items() if name != SCORE})
+
+
 ALARMS: Mapping[str, float | Alarm] = MappingProxyType(
     {
         "below_cut": 0.0,
@@ -291,6 +305,6 @@ TRAINING = ModelTraining(
     ("muon_nll", "c_loss", "g_loss", "w_gap"),
     ALARMS,
     WganTask,
-    MuonPanel,
+    WganPanel,
     meaning_of_weights=("network.energy_cut_gev",),
 )

@@ -28,12 +28,9 @@ from workloads.muons.export.functions import (
     CountsFunction,
     FunctionInput,
     GeneratorFunction,
-    MuonFunction,
 )
 from workloads.muons.export.run import OWN_FILES, program, read_report
-from workloads.muons.models.config import MuonNetworkConfig
 from workloads.muons.models.likelihood_densities import MuonSampler
-from workloads.muons.models.standardise import Standardise
 
 MODELS = ("wgan", "likelihood")
 SECRET_INPUT = "https://user:hunter2@origin.example/data.parquet?authz=eyJhbGciOi.eyJzdWIi.c2ln"
@@ -53,7 +50,7 @@ def sampler_of(config: Config) -> MuonSampler:
 
 def function_of(config: Config) -> GeneratorFunction:
     """Of the model that `make_run` writes."""
-    return MuonFunction(sampler_of(config))
+    return GeneratorFunction(sampler_of(config))
 
 
 def make_run(folder: Path, config: Config) -> Path:
@@ -145,7 +142,11 @@ def test_the_card_tells_files_training_metrics_and_no_secret(exported: Export) -
     assert set(card["evaluation"]) == {"step", "events", "input"}, "not another run's numbers"
     assert card["model"] == exported.model
     assert card["configuration"]["trainer"][exported.model]["network"]["hidden"] == 16
-    assert card["parameters"] == sum(one.numel() for one in function_of(config_of(exported.model)).network.parameters())
+    assert card["parameters"] == sum(
+        one.numel()
+        for name, one in function_of(config_of(exported.model)).named_parameters()
+        if "count_head" not in name
+    )
     assert f"({card['parameters']:,} weights, and {card['count_parameters']:,} for the number of muons)" in text
     for secret in ("hunter2", "c2ln"):
         assert secret not in text + json.dumps(card)
@@ -176,7 +177,7 @@ def test_nothing_is_written_if_the_files_disagree(
 
 def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
     sampler = make_sampler(config_of().trainer.wgan)
-    function = MuonFunction(sampler)
+    function = GeneratorFunction(sampler)
     counts = CountsFunction(sampler.standardise, sampler.count_head)  # type: ignore[arg-type]
 
     def shifted(*inputs: Tensor) -> Sequence[Tensor]:
@@ -203,15 +204,14 @@ def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
 class Choice(GeneratorFunction):
     """An energy of 1 or 2, as a uniform number is below or above a half."""
 
-    inputs = (FunctionInput("part", "particles", "uniform", 0, "", chooses=True),)
-
     def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
         energy_P = torch.where(inputs[0] > 0.5, 2.0, 1.0)
         return torch.stack([energy_P.log10(), energy_P, energy_P], 1)
 
 
 def test_a_component_that_rounding_chooses_is_no_difference_and_any_other_one_is() -> None:
-    function = Choice(Standardise(MuonNetworkConfig(azimuth="learned")), torch.nn.Identity())
+    function = Choice(sampler_of(config_of(azimuth="learned")))
+    function.inputs = (FunctionInput("part", "particles", "uniform", 0, "", chooses=True),)
     for value, is_sure in ((0.5000001, False), (0.501, True)):
         inputs = (torch.cat([torch.full((1,), value), torch.rand(100)]),)
 

@@ -22,7 +22,7 @@ SAMPLED = CountRule("sampled")
 
 
 class Toy:
-    """A MuonGenerator: counts follow the energy, muons are noise. Knows what it was asked for."""
+    """A sampler: counts follow the energy, muons are noise. Knows what it was asked for."""
 
     device = torch.device("cpu")
     num_shared = 1
@@ -42,9 +42,6 @@ class Toy:
         self.depths += primary_E4[:, 3].tolist()
         self.shared += [] if shared_EZ is None else shared_EZ[:, 0].tolist()
         return torch.rand(int(counts_E.sum()), 3, generator=random)
-
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
 
 
 def rows(energies: list[float], counts: list[int] | None = None) -> Primaries:

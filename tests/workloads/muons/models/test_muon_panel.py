@@ -21,12 +21,12 @@ from workloads.base.training import Evaluation
 from workloads.muons.metrics.panel import W1_FEATURES
 from workloads.muons.models.likelihood import LikelihoodPanel, LikelihoodTask
 from workloads.muons.models.panel import FIGURE, Bundles, MuonPanel
-from workloads.muons.models.wgan import WganTask
+from workloads.muons.models.wgan import WganPanel, WganTask
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("model", "panel"), [("likelihood", LikelihoodPanel), ("wgan", MuonPanel)])
+@pytest.mark.parametrize(("model", "panel"), [("likelihood", LikelihoodPanel), ("wgan", WganPanel)])
 def test_the_configuration_names_the_model(model: str, panel: type) -> None:
     trainer: dict[str, Any] = {"model": model, "likelihood": {"network": SMALL.model_dump()}}
     config = Config.model_validate({"trainer": trainer})
@@ -56,13 +56,14 @@ def trained(steps: int) -> WganTask:
 
 
 def evaluated(task: WganTask, block: Batch) -> Evaluation:
-    found = MuonPanel(task, seed=3).evaluate(block)
+    found = WganPanel(task, seed=3).evaluate(block)
     assert found is not None
     return found
 
 
 @pytest.mark.slow
 def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: Batch) -> None:
+    assert "panel/score" not in evaluated(trained(1), block).scalars, "not of the generator yet"
     task = trained(2)
     random = torch.get_rng_state()
     networks = task.networks.modules().values()
@@ -102,7 +103,7 @@ def test_there_is_nothing_to_evaluate_before_the_first_muons(block: Batch) -> No
 def test_a_block_without_muons_has_a_count_distance_only() -> None:
     primary = toy_batch(40).microbatches[0].event_columns["primary"]
     empty = Batch((make_microbatch(primary, torch.zeros(40, dtype=torch.int64), torch.zeros(0, 3)),))
-    found = evaluated(trained(1), empty)
+    found = evaluated(trained(2), empty)
     assert {name for name in found.scalars if name.startswith("panel/")} == {
         *("panel/count_tv", "panel/count_tv_floor", "panel/score", "panel/muons_not_finite")
     }
