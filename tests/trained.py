@@ -34,7 +34,7 @@ def make_sampler(
                 for parameter in correction.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
     _fit(standardise, count_head, preset_name, count_steps)
-    sampler = MuonSampler(config.network, standardise, count_head, muons, correction)
+    sampler = MuonSampler(standardise, count_head, muons, correction)
     for module in modules_of(sampler).values():
         module.requires_grad_(False).eval()
     return sampler

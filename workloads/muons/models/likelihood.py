@@ -290,7 +290,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         """Sampler with the present weights. Raises RuntimeError before the first batch with muons."""
         networks = self.networks
         head, muons = networks.averaged_count_head.average, networks.averaged.average
-        return MuonSampler(self.config.network, networks.standardise, head, muons)
+        return MuonSampler(networks.standardise, head, muons)
 
 
 class LikelihoodPanel(MuonPanel):

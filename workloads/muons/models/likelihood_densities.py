@@ -305,7 +305,6 @@ class MuonSampler:
 
     def __init__(
         self,
-        network: MuonNetworkConfig,
         standardise: Standardise,
         count_head: MixtureCountHead,
         muons: MuonDensities,
@@ -313,7 +312,6 @@ class MuonSampler:
     ) -> None:
         """Raises RuntimeError before the first training batch."""
         standardise.require_fit()
-        self.network = network
         self.standardise = standardise
         self.count_head = count_head
         self.muons = muons
@@ -338,7 +336,7 @@ class MuonSampler:
             if module is not None:
                 module.load_state_dict(states[name])
                 module.to(device).requires_grad_(False).eval()
-        return cls(network, standardise, head, muons, correction)
+        return cls(standardise, head, muons, correction)
 
     @property
     def device(self) -> torch.device:

@@ -154,9 +154,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         networks, critic = self.networks, self.optimisers["critic"]
         with torch.no_grad():
             fake_PG = networks.fake(part, number)
-        raw_2E = networks.raw_scores(
-            torch.cat([part.real_PG, fake_PG]), *part.twice
-        )  # of real and generated events in one pass
+        # Real and generated events in one pass.
+        raw_2E = networks.raw_scores(torch.cat([part.real_PG, fake_PG]), *part.twice)
         loss, gap_and_near_2 = score_loss(raw_2E, part.signs_2E)
         per_event = num_present.reciprocal()
         gradients = critic.gradients(loss, per_event)  # frees its graph
