@@ -605,8 +605,8 @@ class EventStream(IterableDataset[RaggedBatch]):
         if has_lightning and is_whole and num_batches < self._promised and not self.ends_are_watched:
             self._promised = 0  # once is enough
             logger.warning(
-                "this loop had %d batches, and len(stream) promised more: Lightning doesn't notice its end, and may leave out"
-                " a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
+                "this loop had %d batches, and len(stream) promised more: Lightning doesn't notice its end, and may"
+                " leave out a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
                 num_batches,
             )
 
