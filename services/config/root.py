@@ -34,7 +34,7 @@ from common.config import (
 )
 from common.errors import BadInputError
 from common.options import no_bool
-from common.own_code import OWN_SECTION, is_own, section_name
+from common.own_code import OWN_SECTION, is_own
 from common.paths import CONFIG_FILE, TRUST_VARIABLE, open_in_run, require_private
 from common.pelican.config import PelicanConfig, TokenConfig
 from common.process import StopFlag
@@ -48,7 +48,7 @@ from services.config.settings import (
     model_names,
 )
 from workloads import registry
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 if TYPE_CHECKING:
     from common.files.remotes import RemoteAccess
@@ -434,7 +434,8 @@ def unused_settings(
     wanted = read_toml(toml).get("trainer", {}).get("model", model) if toml else model
     if wanted != model:
         lines.append(f"{toml}: made for the model {wanted}, but the model {model} was asked for and is trained")
-    others = tuple(f"trainer.{name}." for name in (*model_names(), OWN_SECTION) if name != section_name(model))
+    sections = {*map(section_name, model_names()), OWN_SECTION} - {section_name(model)}
+    others = tuple(f"trainer.{name}." for name in sections)
     keys = dict.fromkeys(key for key, _ in typed_settings(assignments, environment, []) if key.startswith(others))
     return [*lines, *(f"{key}: not used by the model {model}" for key in keys)]
 

@@ -14,10 +14,10 @@ from pydantic import Field, PrivateAttr, create_model, field_validator
 from common.config import ConfigBranch
 from common.errors import BadInputError
 from common.messages import MAX_BAD_FILES
-from common.own_code import is_own, section_name
+from common.own_code import is_own
 from common.process import MAX_TRAINERS
 from workloads import registry
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 _MAX_RANGES = 100_000
 
@@ -322,7 +322,7 @@ def removed_model(model: str) -> str:
 
 
 def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:
-    """One section for each model of each workload, by the model's name, which no other may have."""
+    """Sections of the models of each workload, by the name of a model, which no other may have."""
     sections: dict[str, tuple[type[ConfigBranch], ConfigBranch]] = {}
     for workload in registry.every_workload():
         for name, model in workload.models.items():
@@ -330,7 +330,8 @@ def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:
                 raise BadInputError(
                     f"workload {workload.name}: trainer.{name} has another meaning already: give its model another name"
                 )
-            sections[name] = (model.config, model.config())
+            if not model.section:
+                sections[name] = (model.config, model.config())
     return sections
 
 

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.own_code import is_own, section_name
+from common.own_code import is_own
 from common.paths import NODE_FILE
 from common.text import without_secrets
 from workloads.base.interface import Front
 from workloads.base.training import own_training
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 if TYPE_CHECKING:
     import torch

@@ -46,6 +46,8 @@ class Model:
     config: type[ConfigBranch]
     training: Callable[[], Training]
     """Lazy function of its training, called by the trainer alone."""
+    section: str = ""
+    """Model of the workload whose section it reads, too, in the place of one of its own."""
 
 
 @dataclass(frozen=True)

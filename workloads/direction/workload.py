@@ -25,6 +25,12 @@ def _transformer() -> Training:
     return TRANSFORMER
 
 
+def _flat() -> Training:
+    from workloads.direction.models.task import FLAT
+
+    return FLAT
+
+
 def _simulate() -> Callable[..., Any]:
     from workloads.direction.simulator import simulate_dataset
 
@@ -61,6 +67,7 @@ WORKLOAD = Workload(
     models={
         "sets": Model("classical fits and two set networks", CONFIGS["sets"], _sets),
         "transformer": Model("attention between sensors", CONFIGS["transformer"], _transformer),
+        "flat": Model("attention between sensors, flat as iceaggr's", CONFIGS["flat"], _flat, section="transformer"),
     },
     functions={"simulate": _simulate, "load": _load, "evaluate": _evaluate},
     importers={"kaggle": _kaggle, "graphnet": _graphnet},

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_sum, spread
 from workloads.direction.geometry import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
-from workloads.direction.models.config import TransformerConfig
 from workloads.direction.models.network import (
     LN_KAPPA,
     NUM_OF_WAVES,
@@ -62,12 +61,33 @@ _PAIRS_OF_ONE_GROUP = 1 << 24
 """Most padded pairs of sensors for which a GPU has all events in one group: 0.5 GB of the bias's terms."""
 
 
+class TransformerSizes(NamedTuple):
+    """Sizes of the network."""
+
+    hidden: int
+    """Width of the tokens, one for each sensor: a multiple of `heads`."""
+    heads: int
+    layers: int
+    """Layers before the first prediction."""
+    refining_layers: int
+    """Layers behind it, which see how light and times of the sensors differ from the first prediction."""
+
+
+SIZES = {
+    "0.18m": TransformerSizes(48, 4, 2, 2),
+    "0.5m": TransformerSizes(64, 4, 5, 3),
+    "1.6m": TransformerSizes(128, 8, 3, 3),
+    "5m": TransformerSizes(192, 12, 6, 3),
+    "10m": TransformerSizes(288, 18, 5, 3),
+}
+"""Sizes by their number of parameters: `trainer.transformer.size`."""
+
+
 class TransformerNetwork(DirectionNetwork):
     """Transformer with one refinement of its prediction."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, sizes: TransformerSizes) -> None:
         super().__init__()
-        sizes = config.network
         width, heads = sizes.hidden, sizes.heads
         self.pulse_input = nn.Sequential(
             nn.Linear(_NUM_OF_PULSE, _PULSE_HIDDEN), nn.GELU(), nn.Linear(_PULSE_HIDDEN, _PULSE_HIDDEN), nn.GELU()
