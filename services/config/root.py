@@ -42,6 +42,7 @@ from common.schema import EventSchema
 from services.config.settings import (
     DecoderConfig,
     FetcherConfig,
+    Inputs,
     LocalConfig,
     OutputsConfig,
     TrainerConfig,
@@ -65,8 +66,8 @@ FINAL_SYNC_S = 120.0
 class Config(ConfigBranch):
     """Configuration of a complete run."""
 
-    input: tuple[str, ...] = ()
-    """Files, directories, globs or URLs, in any number."""
+    input: Inputs = ()
+    """Files, directories, globs or URLs, in any number; `batch_{1..650}.parquet` stands for 650 of them."""
     workload: str = registry.DEFAULT
     """Workload: the ragged columns that the run streams."""
     seed: Annotated[int, BeforeValidator(no_bool)] = Field(0, ge=0, lt=2**63)
@@ -327,7 +328,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadInputError(f"{path}: no such configuration file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not TOML ({error})") from None
+        other = f"; if it is iceaggr's: icestream migrate {path}" if path.suffix in (".yaml", ".yml") else ""
+        raise BadInputError(f"{path}: not TOML ({error}){other}") from None
 
 
 def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -101,7 +101,8 @@ class FlatLayer(nn.Module):
         """Updated tokens."""
         tokens_RD = self.parts[0] * tokens_RD + self.parts[1] * first_RD
         tokens_RD = tokens_RD + self.attention(rms_norm(tokens_RD), padding, [])
-        return tokens_RD + self.output(F.relu(self.inner(rms_norm(tokens_RD))).square())
+        inner_RD: Tensor = self.output(F.relu(self.inner(rms_norm(tokens_RD))).square())
+        return tokens_RD + inner_RD
 
 
 def rms_norm(values_RD: Tensor) -> Tensor:

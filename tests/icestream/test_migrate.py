@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from common.errors import BadInputError
 from common.plan import SlotCapacity
 from icestream.cli import cli
+from icestream.commands.migrate import ALL_FLAGS, FLAGS, SCRIPTS, Moved, moved, script, toml
 from services.config.root import Config, known_keys, load_config
-from workloads.muons.migrate import FLAGS, Moved, moved, script, toml
 
-OLD_DATA = Path(__file__).resolve().parents[3] / "data/cr_muons"
+OLD_DATA = Path(__file__).resolve().parents[1] / "data/cr_muons"
 
 LAUNCH = shlex.split((OLD_DATA / "launch.txt").read_text())
 
@@ -51,7 +51,9 @@ def test_the_table_has_each_of_the_77_flags_of_the_old_script_once_and_no_other(
 def test_each_flag_has_a_counterpart_that_exists_or_a_reason() -> None:
     keys = set(known_keys())
     branches = {key.partition(".")[0] for key in keys if "." in key}
-    for flag in FLAGS:
+    for flag in ALL_FLAGS:
+        if flag.script == "train_flat.py":
+            continue  # its keys are iceaggr's own
         assert flag.counterpart or flag.note or flag.alias_of in {one.name for one in FLAGS}, flag.name
         named = {name for name in re.findall(r"`(\w+\.[\w.]+)`", flag.note) if name.partition(".")[0] in branches}
         assert {*flag.keys, *named} <= keys, flag.name
