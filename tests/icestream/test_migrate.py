@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from common.errors import BadInputError
 from common.plan import SlotCapacity
 from icestream.cli import cli
-from icestream.commands.migrate import ALL_FLAGS, FLAGS, SCRIPTS, Moved, moved, script, toml
+from icestream.commands.migrate import ALL_FLAGS, FLAGS, Moved, moved, script, toml
 from services.config.root import Config, known_keys, load_config
 
 OLD_DATA = Path(__file__).resolve().parents[1] / "data/cr_muons"

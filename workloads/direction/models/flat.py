@@ -80,7 +80,9 @@ class FlatNetwork(DirectionNetwork):
         padding, tokens_RD = Padding.of(rows), first_RD
         for layer in self.layers:
             tokens_RD = layer(tokens_RD, first_RD, padding)
-        output_E4 = self.head(rms_norm(tokens_RD.index_select(0, rows.starts_E))).float()
+        is_answer_R1 = (rows.particles_P == rows.starts_E[rows.event_P]).unsqueeze(1)
+        answers = Padding((), rows.event_P, is_answer_R1, rows.starts_E)  # all other rows count as padding
+        output_E4 = self.head(rms_norm(answers.packed([tokens_RD.unsqueeze(0)]))).float()
         return Prediction(output_E4[:, :3] * (3 * output_E4[:, 3:]).clamp(*LN_KAPPA).exp())
 
 

@@ -218,7 +218,8 @@ def test_collapse_to_one_direction_shows_and_small_batches_do_not_look_like_it(m
     ("model", "settings"),
     [
         ("sets", {"learning_rate": 1e-2}),
-        ("transformer", {"learning_rate": 3e-3, "network": {"hidden": 16, "heads": 2}}),
+        ("transformer", {"learning_rate": 3e-3}),
+        ("flat", {"learning_rate": 3e-3}),
     ],
 )
 def test_a_few_events_are_learned_by_heart(tmp_path: Path, model: str, settings: dict[str, Any]) -> None:
