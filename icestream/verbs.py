@@ -149,7 +149,7 @@ def geometry(path: PathText) -> Tensor:
 
     place = given_path(path, "path")
     if place.name != GEOMETRY_FILE:
-        place = (place if place.is_dir() else place.parent) / GEOMETRY_FILE
+        place = (place.parent if place.is_file() else place) / GEOMETRY_FILE
     return torch.from_numpy(read_geometry(place).position_S3)
 
 

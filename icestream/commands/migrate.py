@@ -19,7 +19,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -138,16 +137,12 @@ def parse(script: str, arguments: Sequence[str]) -> dict[str, Any]:
     return vars(found)
 
 
-def _number_of(names: Sequence[str], launcher: Sequence[str]) -> int:
-    """Return the number given by one of these options of torchrun, else 1. Raises BadInputError for what is none."""
-    for first, second in pairwise([*launcher, ""]):
-        name, equals, attached = first.partition("=")
-        if name in names:
-            value = attached if equals else second
-            if not value.isdecimal() or not int(value):
-                raise BadInputError(f"{name} {shown(value)}: expected the number that the old runs had")
-            return int(value)
-    return 1
+def _number_of(option: str, launcher: Sequence[str]) -> int:
+    """Return the number given by this option of torchrun, else 1. Raises BadInputError for what is none."""
+    found = re.search(rf"(?<!\S)(--{option})[= ]?(\S*)", " ".join(launcher))
+    if found and not (found[2].isdecimal() and int(found[2])):
+        raise BadInputError(f"{found[1]} {shown(found[2])}: expected the number that the old runs had")
+    return int(found[2]) if found else 1
 
 
 TOML_FILE = "migrated.toml"
@@ -217,8 +212,8 @@ def _parts(words: Sequence[str]) -> tuple[Sequence[str], Path, Sequence[str]]:
 def _of_training(given: Mapping[str, Any], launcher: Sequence[str]) -> Moved:
     """Counterpart of cr_muons' `train.py`."""
     new, flags = Moved(), flags_of(TRAIN)
-    trainers = _number_of(("--nproc-per-node", "--nproc_per_node"), launcher)
-    nodes = _number_of(("--nnodes",), launcher)
+    trainers = _number_of("nproc[-_]per[-_]node", launcher)
+    nodes = _number_of("nnodes", launcher)
     for name, value in given.items():
         _take(new, flags[name], value, given)
     if trainers > 1:
@@ -519,9 +514,7 @@ def script(new: Moved) -> list[str]:
     lines = [f"cat > {TOML_FILE} <<'END'", *toml(new), "END"] if new.settings else []
     config = f"-c {TOML_FILE}" if new.settings else ""
     if new.convert:
-        lines.append(
-            f"icestream convert {shlex.quote(new.convert)} ev  # the folder with train/ and train_meta.parquet"
-        )
+        lines.append(f"icestream convert {shlex.quote(new.convert)} ev")
     if new.token:
         lines.append(" ".join(filter(None, ("icestream token", inputs, config))))
     run_dir = f"--run-dir {shlex.quote(new.run_dir)}"

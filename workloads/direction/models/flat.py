@@ -10,8 +10,6 @@ Shape suffixes: E events, T sensors, K pulses of a sensor, F features, D width; 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,34 +36,24 @@ _INNER = 4
 """Width of a layer's inner network, in widths of the tokens."""
 
 
-class FlatSizes(NamedTuple):
-    """Sizes of the network."""
-
-    hidden: int
-    """Width of the tokens: a multiple of `heads`."""
-    heads: int
-    layers: int
-
-
 SIZES = {
-    "0.18m": FlatSizes(60, 5, 4),
-    "0.5m": FlatSizes(112, 7, 3),
-    "1.6m": FlatSizes(160, 10, 5),
-    "5m": FlatSizes(288, 9, 5),
-    "10m": FlatSizes(320, 10, 8),
+    "0.18m": (60, 5, 4),
+    "0.5m": (112, 7, 3),
+    "1.6m": (160, 10, 5),
+    "5m": (288, 9, 5),
+    "10m": (320, 10, 8),
 }
-"""Sizes by their number of parameters: `trainer.transformer.size`."""
+"""Width of the tokens, heads (which divide it) and layers, by the number of parameters."""
 
 
 class FlatNetwork(DirectionNetwork):
     """Flat transformer."""
 
-    def __init__(self, sizes: FlatSizes) -> None:
+    def __init__(self, width: int, heads: int, layers: int) -> None:
         super().__init__()
-        width = sizes.hidden
         self.input = nn.Linear(_NUM_OF_SENSOR + _NUM_OF_PULSE * PULSES, width)
         self.answer = nn.Parameter(torch.randn(width))
-        self.layers = nn.ModuleList(FlatLayer(width, sizes.heads) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(FlatLayer(width, heads) for _ in range(layers))
         self.head = head(width, 2 * width, 4)
 
     def forward(self, events: EventInput) -> Prediction:

@@ -45,8 +45,8 @@ from workloads.registry import section_name
 
 NETWORKS: dict[str, Callable[[Any], DirectionNetwork]] = {
     "sets": lambda config: SetsNetwork(),
-    "transformer": lambda config: transformer.TransformerNetwork(transformer.SIZES[config.size]),
-    "flat": lambda config: flat.FlatNetwork(flat.SIZES[config.size]),
+    "transformer": lambda config: transformer.TransformerNetwork(*transformer.SIZES[config.size]),
+    "flat": lambda config: flat.FlatNetwork(*flat.SIZES[config.size]),
 }
 """Model -> network of its section of the configuration."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,46 +61,34 @@ _PAIRS_OF_ONE_GROUP = 1 << 24
 """Most padded pairs of sensors for which a GPU has all events in one group: 0.5 GB of the bias's terms."""
 
 
-class TransformerSizes(NamedTuple):
-    """Sizes of the network."""
-
-    hidden: int
-    """Width of the tokens, one for each sensor: a multiple of `heads`."""
-    heads: int
-    layers: int
-    """Layers before the first prediction."""
-    refining_layers: int
-    """Layers behind it, which see how light and times of the sensors differ from the first prediction."""
-
-
 SIZES = {
-    "0.18m": TransformerSizes(48, 4, 2, 2),
-    "0.5m": TransformerSizes(64, 4, 5, 3),
-    "1.6m": TransformerSizes(128, 8, 3, 3),
-    "5m": TransformerSizes(192, 12, 6, 3),
-    "10m": TransformerSizes(288, 18, 5, 3),
+    "0.18m": (48, 4, 2, 2),
+    "0.5m": (64, 4, 5, 3),
+    "1.6m": (128, 8, 3, 3),
+    "5m": (192, 12, 6, 3),
+    "10m": (288, 18, 5, 3),
 }
-"""Sizes by their number of parameters: `trainer.transformer.size`."""
+"""Width of the tokens, heads (which divide it), and layers before and behind the first prediction, by the number of
+parameters. Those behind it see how light and times of the sensors differ from the prediction."""
 
 
 class TransformerNetwork(DirectionNetwork):
     """Transformer with one refinement of its prediction."""
 
-    def __init__(self, sizes: TransformerSizes) -> None:
+    def __init__(self, width: int, heads: int, layers: int, refining_layers: int) -> None:
         super().__init__()
-        width, heads = sizes.hidden, sizes.heads
         self.pulse_input = nn.Sequential(
             nn.Linear(_NUM_OF_PULSE, _PULSE_HIDDEN), nn.GELU(), nn.Linear(_PULSE_HIDDEN, _PULSE_HIDDEN), nn.GELU()
         )
         self.sensor_input = two_layers(_NUM_OF_SENSOR + 2 * _PULSE_HIDDEN, width)
         self.event_input = two_layers(_NUM_OF_EVENT, width)
         self.layers = nn.ModuleList(
-            TransformerLayer(width, heads, biased=number < _BIASED_LAYERS) for number in range(sizes.layers)
+            TransformerLayer(width, heads, biased=number < _BIASED_LAYERS) for number in range(layers)
         )
         self.first_head = head(3 * width, width, 4)
         self.refinement = _Refinement(width)
         self.refining_layers = nn.ModuleList(
-            TransformerLayer(width, heads, biased=False) for _ in range(sizes.refining_layers)
+            TransformerLayer(width, heads, biased=False) for _ in range(refining_layers)
         )
         self.head = head(3 * width, width, 5)
 

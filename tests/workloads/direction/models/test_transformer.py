@@ -20,14 +20,13 @@ from workloads.base.segments import Segments, segment_sum
 from workloads.direction.geometry import LIGHT_SPEED_M_NS
 from workloads.direction.models import flat, transformer
 from workloads.direction.models.config import TransformerConfig
-from workloads.direction.models.flat import FlatLayer, FlatNetwork, FlatSizes, flat_features
+from workloads.direction.models.flat import FlatLayer, FlatNetwork, flat_features
 from workloads.direction.models.network import DirectionNetwork, EventInput, sensor_set, vmf_loss
 from workloads.direction.models.task import NETWORKS
 from workloads.direction.models.transformer import (
     Attention,
     Padding,
     TransformerNetwork,
-    TransformerSizes,
     _groups,
     interval_terms,
 )
@@ -114,8 +113,8 @@ def test_terms_depend_on_the_sign_and_size_of_the_interval(monkeypatch: pytest.M
 
 
 MAKE: dict[str, Callable[[], DirectionNetwork]] = {
-    "transformer": lambda: TransformerNetwork(TransformerSizes(16, 2, 2, 1)),
-    "flat": lambda: FlatNetwork(FlatSizes(16, 2, 2)),
+    "transformer": lambda: TransformerNetwork(16, 2, 2, 1),
+    "flat": lambda: FlatNetwork(16, 2, 2),
 }
 both_models = pytest.mark.parametrize("model", list(MAKE))
 
