@@ -238,11 +238,9 @@ def test_each_script_has_its_command(old: str, new: str, said: str) -> None:
 
 
 def test_each_script_of_the_table_is_read_or_told_what_takes_its_place() -> None:
+    told = r"no flag of the old script: --no-such|can't be read|: needs|: in Python|required: input"
     for name in SCRIPTS:
-        with pytest.raises(
-            BadInputError,
-            match=r"no flag of the old script: --no-such|can't be read|: needs|: in Python|required: input",
-        ):
+        with pytest.raises(BadInputError, match=told):
             of(name, "--no-such-flag")
 
 
