@@ -102,11 +102,7 @@ def test_values_in_the_old_form_arrive_in_the_new_one(tmp_path: Path, old: str, 
     config = config_of(tmp_path, of(*old.split()))
     assert value_at(config, key) == value
     SlotCapacity(config.stored_workload(), config.stream)  # a slot holds the largest event
-
-
-def test_a_validation_every_few_steps_is_said_to_be_more_than_a_histogram() -> None:
-    assert of("--tb-hist-interval", "10").notes[0].startswith("--tb-hist-interval: ")
-    assert of("--tb-hist-interval", "100").notes == []
+    assert any("at least 100" in note for note in of(*old.split()).notes) == (old == "--tb-hist-interval 10")
 
 
 def test_a_rate_of_sgd_is_none_for_adam() -> None:
@@ -344,12 +340,8 @@ def test_flags_of_train_flat_win_and_without_files_of_its_own_the_validation_is_
     assert new.settings["trainer.transformer.learning_rate"] == 1e-3
     assert (new.inputs, new.settings["stream.held_out"]) == (("ev/batch_{1..50}.parquet",), 0.005)
     assert (new.settings["trainer.wandb.mode"], new.run_dir) == ("off", "runs/a_b")
-
-
-def test_an_older_configuration_of_the_hierarchical_model_is_the_transformer(tmp_path: Path) -> None:
-    text = re.sub("model: .*", "model: {embed_dim: 128, event_num_layers: 6}", YAML)
-    new = iceaggr(tmp_path, text)
-    assert (new.settings["trainer.model"], new.settings["trainer.transformer.size"]) == ("transformer", "1.6m")
+    hierarchical = iceaggr(tmp_path, re.sub("model: .*", "model: {embed_dim: 128, event_num_layers: 6}", YAML)).settings
+    assert (hierarchical["trainer.model"], hierarchical["trainer.transformer.size"]) == ("transformer", "1.6m")
 
 
 @pytest.mark.parametrize(
@@ -364,14 +356,13 @@ def test_an_older_configuration_of_the_hierarchical_model_is_the_transformer(tmp
         ("lr: 3e-4", "lr: !!python/object/apply:os.system [ls]", "not YAML"),
         (YAML, "[" * 5000, "not YAML"),
         (YAML, "- a", "expected sections"),
+        ("", "", "reading YAML needs PyYAML: pip install pyyaml"),
     ],
 )
-def test_a_configuration_that_can_not_be_read_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_configuration_that_can_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+) -> None:
+    if "pip" in said:
+        monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(BadInputError, match=re.escape(said)):
         iceaggr(tmp_path, YAML.replace(old, new))
-
-
-def test_without_pyyaml_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(BadInputError, match="pip install pyyaml"):
-        iceaggr(tmp_path, YAML)
