@@ -266,7 +266,6 @@ def test_the_launcher_becomes_one_run_of_all_its_ranges(tmp_path: Path) -> None:
     assert new.settings == {"stream.batch_events": 4096, "fetcher.ranges": "0:99000:1000"}
     assert config_of(tmp_path, new).fetcher.ranges == "0:99000:1000"
     assert any("RANGES_TO_PROCESS" in note for note in new.notes)
-    assert script(new)[-1].startswith("#")
 
 
 @pytest.mark.parametrize(
