@@ -171,7 +171,7 @@ def main() -> int:
     cost = make_data(folder, arguments.cascades)
     wanted = [(model, seed) for seed in arguments.seeds for model in arguments.models]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = list(pool.map(lambda one: result(folder, *one, arguments.part), wanted))
+        results = list(pool.map(lambda one: result(folder, one[0], one[1], arguments.part), wanted))
     print(table(results))
     print(json.dumps({"preparation_cpu_s": cost, "results": results}))
     return 0
