@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from common.atomic_file import AS_UMASK_SAYS, replace_file
 from common.errors import BadInputError
@@ -158,6 +159,74 @@ def write_geometry_beside(out: Path, geometry: Geometry) -> None:
         write_geometry(path, geometry)
     elif not np.array_equal(read_geometry(path).position_S3, geometry.position_S3):
         raise BadInputError(f"{path}: it has other sensors than the files to import; choose another folder")
+
+
+_BITS = 21
+_FARTHEST_POSITION_M = (1 << (_BITS - 1)) / 100 - 1
+_NEAR_M = 0.02
+"""Largest distance between two notes of one sensor's position."""
+
+Name = Callable[[int], str]
+"""Name of the place of a position in the files, for errors."""
+
+
+class SensorsByPosition:
+    """Table from positions to ids of sensors."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        from scipy.spatial import KDTree  # a quarter of a second, which files of other layouts needn't wait for
+
+        self._tree = KDTree(geometry.position_S3.astype(np.float64))
+
+    def ids(self, position_3P: npt.NDArray[np.float32], name: Name) -> npt.NDArray[np.int16]:
+        """Id of the sensor at each position, to 2 cm. (3, P) -> (P,). Raises BadInputError that names the place."""
+        first, place_P = _distinct(position_3P, name)
+        _, ids = self._tree.query(position_3P[:, first].T, distance_upper_bound=_NEAR_M)
+        missing = ids == self._tree.n
+        if missing.any():
+            unknown = int(first[missing].min())
+            raise BadInputError(
+                f"{name(unknown)}: no sensor is at {position_3P[:, unknown].tolist()} m; use the table of sensors of "
+                "this detector"
+            )
+        return np.asarray(ids.astype(np.int16)[place_P])
+
+
+def geometry_at(positions: Iterable[tuple[npt.NDArray[np.float32], Name]], where: str) -> Geometry:
+    """Return the sensors at all positions, (3, P) each, once, in the order of x, y and z. Raises BadInputError."""
+    found_3S = np.empty((3, 0), np.float32)
+    for position_3P, name in positions:
+        found_3S = np.concatenate([found_3S, position_3P[:, _distinct(position_3P, name)[0]]], 1)
+        found_3S = found_3S[:, np.unique(_position_keys(found_3S, name), return_index=True)[1]]
+        if found_3S.shape[1] > MOST_SENSORS:
+            raise BadInputError(f"{where}: more than {MOST_SENSORS:,} positions; expected positions of sensors")
+    return Geometry(np.ascontiguousarray(found_3S.T))
+
+
+def _distinct(position_3P: npt.NDArray[np.float32], name: Name) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """First place of each position, to 1 cm, and which of them each one is. Raises BadInputError."""
+    # Arrow's hash table is five times as fast as a binary search.
+    encoded = pa.array(_position_keys(position_3P, name)).dictionary_encode()
+    first = np.empty(len(encoded.dictionary), np.int64)
+    place_P = encoded.indices.to_numpy()
+    first[place_P[::-1]] = np.arange(len(encoded))[::-1]
+    return first, place_P
+
+
+def _position_keys(position_3P: npt.NDArray[np.float32], name: Name) -> npt.NDArray[np.int64]:
+    """Position in centimetres as one number, in the order of x, y and z. Raises BadInputError."""
+    if position_3P.size and not max(-position_3P.min(), position_3P.max()) <= _FARTHEST_POSITION_M:  # false for NaN
+        bad = int(np.argmax(np.any(~(np.abs(position_3P) <= _FARTHEST_POSITION_M), axis=0)))
+        raise BadInputError(
+            f"{name(bad)}: its position is {position_3P[:, bad].tolist()} m; expected metres, at most 10,000"
+        )
+    key_P = np.zeros(position_3P.shape[1], np.int64)
+    for place_P in position_3P:
+        # By int32: processors convert four times as many floats to it at once as to int64.
+        cell_P = np.rint(place_P * np.float32(100)).astype(np.int32)
+        key_P <<= _BITS
+        key_P |= (cell_P + (1 << (_BITS - 1))).astype(np.int64)
+    return key_P
 
 
 def _text(path: Path) -> str:

@@ -44,13 +44,13 @@ def _evaluate() -> Callable[..., Any]:
 
 
 def _kaggle() -> Importer:
-    from workloads.direction.kaggle import KAGGLE
+    from workloads.direction.importers import KAGGLE
 
     return KAGGLE
 
 
 def _graphnet() -> Importer:
-    from workloads.direction.graphnet import GRAPHNET
+    from workloads.direction.importers import GRAPHNET
 
     return GRAPHNET
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from neutrino_files import Neutrino, events_in, expected, import_with, neutrinos, sensors, write_flat, write_nested
 
 from common.errors import BadInputError
-from workloads.direction import foreign_pulses as pulses
-from workloads.direction import graphnet
+from workloads.direction import foreign_tables as tables
+from workloads.direction import importers
 from workloads.direction.columns import CASCADE, TRACK, UNKNOWN
 from workloads.direction.geometry import GEOMETRY_FILE, read_geometry, write_geometry
-from workloads.direction.graphnet import topology
+from workloads.direction.foreign_events import topology
 
 COUNTS = st.lists(st.integers(1, 20), min_size=1, max_size=12)
 
@@ -44,7 +44,7 @@ def test_flat_tables_are_joined_in_any_order_of_their_events(
     shuffled = truth.take(np.random.default_rng(seed).permutation(len(events)))
     pq.write_table(shuffled, folder / "truth" / "truth_0.parquet")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulses, "ROWS_AT_A_TIME", rows_at_a_time)
+        patch.setattr(tables, "ROWS_AT_A_TIME", rows_at_a_time)
         import_with(folder, folder / "out", "--rows-per-group", "5")
     assert events_in(folder / "out" / "pulses_0.parquet") == [expected(event) for event in events]
 
@@ -58,7 +58,7 @@ def test_nested_events_of_prometheus_are_turned_to_their_source(
     events = [with_charge_one(event) for event in neutrinos(counts)]
     path = write_nested(folder / "photons.parquet", events, ids=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphnet, "_MOST_EVENTS_AT_A_TIME", rows_at_a_time)
+        patch.setattr(importers, "ROWS_AT_A_TIME", rows_at_a_time)
         import_with(path, folder / "out")
     for found, event in zip(events_in(folder / "out" / "photons.parquet"), events, strict=True):
         wanted = expected(event)
@@ -174,7 +174,7 @@ FLAT_ERRORS = {
 def test_wrong_flat_tables_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str, values: Any, told: str
 ) -> None:
-    monkeypatch.setattr(pulses, "ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr(tables, "ROWS_AT_A_TIME", 2)
     write_flat(tmp_path, neutrinos([2, 3]))
     rewrite(tmp_path / folder / f"{folder}_0.parquet", name, values)
     with pytest.raises(BadInputError, match=re.escape(told)) as error:
@@ -207,7 +207,7 @@ def test_wrong_nested_files_are_named(tmp_path: Path, lists: dict[str, Any], tol
 
 
 def test_an_id_twice_in_a_nested_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphnet, "_MOST_EVENTS_AT_A_TIME", 1)
+    monkeypatch.setattr(importers, "ROWS_AT_A_TIME", 1)
     path = write_nested(tmp_path / "p.parquet", [neutrinos([2])[0], neutrinos([3])[0]], ids=True)
     with pytest.raises(BadInputError, match="event 0 occurs twice"):
         import_with(path, tmp_path / "out")

@@ -19,10 +19,10 @@ from common.errors import BadInputError
 from common.files.layout import schema_of
 from icestream.commands.inspect import inspect
 from icestream.commands.plan import plan
-from workloads.direction import foreign_pulses as pulses
+from workloads.direction import foreign_tables as tables
 from workloads.direction.columns import DIRECTION
-from workloads.direction.foreign_pulses import order_by_sensor_and_time
 from workloads.direction.geometry import GEOMETRY_FILE, read_geometry
+from workloads.direction.grouping import order_by_sensor_and_time
 
 SAMPLE = Path(__file__).resolve().parents[2] / "data" / "prometheus_kaggle"
 
@@ -50,7 +50,7 @@ def test_a_data_set_is_imported_event_by_event(
     options = {"row_group_size": groups, "write_statistics": statistics}
     write_kaggle(folder, events, meta_options=options, number=number)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulses, "ROWS_AT_A_TIME", rows_at_a_time)
+        patch.setattr(tables, "ROWS_AT_A_TIME", rows_at_a_time)
         import_with(folder, folder / "out", "--rows-per-group", "5")
     for batch, wanted in events.items():
         assert events_in(folder / "out" / f"batch_{batch}.parquet") == [expected(event) for event in wanted]
