@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,30 @@ def write_flat(folder: Path, events: Sequence[Neutrino], *, part: int = 0, **tru
         (folder / name).mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(one), folder / name / f"{name}_{part}.parquet")
     return folder
+
+
+def write_database(path: Path, tables: Mapping[str, pa.Table]) -> Path:
+    """Write these tables as GraphNeT's SQLiteWriter: without types, and with an index on the events of pulses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        for name, table in tables.items():
+            key = " INTEGER PRIMARY KEY" if "truth" in name else ""
+            columns = [f'"{column}"{key if column == "event_no" else ""}' for column in table.column_names]
+            database.execute(f'CREATE TABLE "{name}" ({", ".join(columns)})')
+            rows = zip(*table.to_pydict().values(), strict=True)
+            database.executemany(f'INSERT INTO "{name}" VALUES ({", ".join("?" * len(columns))})', rows)
+            if not key:
+                database.execute(f'CREATE INDEX "event_no_{name}" ON "{name}" (event_no)')
+    return path
+
+
+def database_of(folder: Path) -> Path:
+    """The flat tables of a folder as a database in it."""
+    names = ("pulses", "truth")
+    return write_database(
+        folder / "flat.db", {name: pq.read_table(folder / name / f"{name}_0.parquet") for name in names}
+    )
 
 
 def write_nested(path: Path, events: Sequence[Neutrino], *, ids: bool = False, **lists: Any) -> Path:

@@ -24,11 +24,10 @@ from workloads.direction.foreign_tables import Numbers, Table, as_int64, first_b
 from workloads.direction.geometry import Geometry, Name, write_geometry_beside
 from workloads.direction.grouping import Float32, Int64, best_pulses, order_by_sensor_and_time
 
+SensorIds = Callable[[Float32, Name], npt.NDArray[np.int16]]
+
 MOST_EVENTS = 1 << 23
 """Events of one batch that an import holds in memory; Kaggle's have 200,000."""
-
-ANGLES = {"azimuth": ("2π", 2 * np.pi), "zenith": ("π", np.pi)}
-"""Upper ends of the angles, as text and in radians."""
 
 _ROUNDING_RAD = 3e-7
 """Excess of 2π in float32 over 2π."""
@@ -36,27 +35,15 @@ _ROUNDING_RAD = 3e-7
 MOST_PULSES = 1 << 22
 """Pulses of one event that an import holds in memory; the largest events of IceCube have 178,000."""
 
+_RANGE = ("first_pulse_index", "last_pulse_index")
+"""Columns of truth with the first and last row of an event's pulses, from which their number follows."""
+
 _MOST_NS = float(1 << 62)
 """Largest time: 146 years. The difference of two such integers has 64 bits."""
 
-_MOST_PE = float(np.finfo(np.float32).max)
+_MOST_FLOAT = float(np.finfo(np.float32).max)
 _EXACT_NS = float(1 << 23)
 """Largest time that float32 holds to half a nanosecond."""
-
-
-@dataclass(frozen=True)
-class Pulses:
-    """Pulses of whole events, in the file's order."""
-
-    counts_E: Int64
-    sensor_P: Numbers
-    """Integers."""
-    time_P: Numbers
-    """Numbers, ns."""
-    charge_P: Numbers
-    """Numbers, photo-electrons."""
-    auxiliary_P: Numbers
-    """Bool."""
 
 
 @dataclass(frozen=True)
@@ -76,57 +63,51 @@ class PlaceInFile:
         return row if self.event_id_E is None else f"{row}, event {self.event_id_E[event]}"
 
 
-def check_pulses(pulses: Pulses, num_sensors: int, place: PlaceInFile) -> None:
-    """Raise BadInputError that names the row for a sensor without position, or a time or charge that can't be."""
-    if not len(pulses.sensor_P):
-        return
-    sensor_P = pulses.sensor_P
-    if sensor_P.min() < 0 or sensor_P.max() >= num_sensors:
-        row = first_bad((sensor_P < 0) | (sensor_P >= num_sensors))
-        assert row is not None
-        raise BadInputError(
-            f"{place.of(row)}: sensor {sensor_P[row]} has no position; the geometry has the sensors 0 "
-            f"to {num_sensors - 1}: use the table of this detector"
-        )
-    for what, values_P, least, most in (
-        ("time", pulses.time_P, -_MOST_NS, _MOST_NS),
-        ("charge", pulses.charge_P, 0.0, _MOST_PE),
-    ):
-        # Two passes without arrays of their own; false for NaN.
-        if not (float(values_P.min()) >= least and float(values_P.max()) <= most):
-            row = first_bad(~((values_P >= least) & (values_P <= most)))
-            assert row is not None
-            expected = f"a finite number, {'0' if least == 0 else f'{least:.2g}'} to {most:.2g}"
-            raise BadInputError(f"{place.of(row)}: its {what} is {values_P[row]}; expected {expected}")
+def check_range(values: Numbers, least: float, most: float, name: Name, what: str, expected: str) -> None:
+    """Raise BadInputError for the first value that is not in the range, as NaN is not. ``name``: of its place."""
+    # Two passes without arrays of their own; false for NaN.
+    if len(values) and not (float(values.min()) >= least and float(values.max()) <= most):
+        bad = int(np.argmax(~((values >= least) & (values <= most))))
+        raise BadInputError(f"{name(bad)}: its {what} is {values[bad]}; expected {expected}")
 
 
-def rows_of_pulses(pulses: Pulses, event_columns: Mapping[str, Array], most: int) -> RaggedRows:
+def rows_of_events(
+    window: ForeignEvents, names: PulseNames, num_sensors: int, sensor_ids: SensorIds | None, most: int
+) -> RaggedRows:
     """Rows of the workload's columns: pulses by sensor and time, those above ``most`` an event left out.
 
-    ``event_columns`` are arrays (E, fields); those that imports never know are added.
+    ``sensor_ids`` are found by position; None: the pulses have ids. Raises BadInputError that names the row.
     """
-    time_P = _small_times(pulses)
-    order_P = order_by_sensor_and_time(pulses.counts_E, pulses.sensor_P, time_P)
-    counts_E = pulses.counts_E
-    if len(counts_E) and counts_E.max() > most:
-        kept_P = best_pulses(offsets_of(counts_E), time_P, pulses.auxiliary_P, most)
+    columns, counts_E, name = window.pulse_columns, window.place.counts_E, window.place.of
+    time_P: Numbers = columns[names.time]
+    check_range(time_P, -_MOST_NS, _MOST_NS, name, "time", f"a finite number, at most {_MOST_NS:.2g}")
+    time_P = _small_times(time_P, counts_E)
+    sensor_P: Numbers = columns[names.sensor[0]]
+    if sensor_ids is not None:
+        sensor_P = sensor_ids(stacked(names.sensor, columns), name)
+    of_detector = f"0 to {num_sensors - 1}: use the table of sensors of this detector"
+    check_range(sensor_P, 0, num_sensors - 1, name, "sensor", of_detector)
+    charge_P: Numbers = columns[names.charge] if names.charge else np.ones(len(time_P), np.float32)
+    check_range(charge_P, 0, _MOST_FLOAT, name, "charge", f"a finite number, 0 to {_MOST_FLOAT:.2g}")
+    auxiliary_P: Numbers = np.zeros(len(time_P), np.bool_)
+    if names.quality:
+        auxiliary_P = columns[names.quality] == 0 if names.quality == "hlc" else columns[names.quality] != 0
+    order_P = order_by_sensor_and_time(counts_E, sensor_P, time_P)
+    if counts_E.max() > most:
+        kept_P = best_pulses(offsets_of(counts_E), time_P, auxiliary_P, most)
         order_P = order_P[kept_P[order_P]]
         counts_E = np.minimum(counts_E, most)
-    pulses_P2 = np.empty((len(order_P), 2), np.float32)
-    pulses_P2[:, 0] = time_P[order_P]
-    pulses_P2[:, 1] = pulses.charge_P[order_P]
-    events = len(counts_E)
     return RaggedRows(
         counts=counts_E,
         event_columns={
-            "enriched": np.zeros((events, 1), np.bool_),
-            "classical_fits": np.zeros((events, len(CLASSICAL_FITS)), np.float32),
-            **event_columns,
+            "enriched": np.zeros((len(counts_E), 1), np.bool_),
+            "classical_fits": np.zeros((len(counts_E), len(CLASSICAL_FITS)), np.float32),
+            **window.event_columns,
         },
         particle_columns={
-            "pulses": pulses_P2,
-            "sensor": pulses.sensor_P[order_P].astype(np.int16, copy=False)[:, None],
-            "auxiliary": pulses.auxiliary_P[order_P][:, None],
+            "pulses": np.stack([time_P[order_P], charge_P[order_P].astype(np.float32, copy=False)], 1),
+            "sensor": sensor_P[order_P].astype(np.int16, copy=False)[:, None],
+            "auxiliary": auxiliary_P[order_P][:, None],
         },
         large=np.empty(0, np.int64),
         large_events=None,
@@ -134,28 +115,12 @@ def rows_of_pulses(pulses: Pulses, event_columns: Mapping[str, Array], most: int
     )
 
 
-def _small_times(pulses: Pulses) -> Float32:
+def _small_times(time_P: Numbers, counts_E: Int64) -> Float32:
     """Times as float32, ns. Only differences matter: large ones are counted from the event's first pulse."""
-    time_P, counts_E = pulses.time_P, pulses.counts_E
-    if len(time_P) and max(-float(time_P.min()), float(time_P.max())) > _EXACT_NS:
-        filled_E = counts_E > 0
+    if max(-float(time_P.min()), float(time_P.max())) > _EXACT_NS:
         time_P = time_P if time_P.dtype.kind == "f" else time_P.astype(np.int64)  # holds the differences
-        first_E = np.minimum.reduceat(time_P, offsets_of(counts_E)[:-1][filled_E])
-        time_P = time_P - np.repeat(first_E, counts_E[filled_E])
+        time_P = time_P - np.repeat(np.minimum.reduceat(time_P, offsets_of(counts_E)[:-1]), counts_E)
     return time_P.astype(np.float32, copy=False)
-
-
-def checked_angle(
-    angle_E: Numbers, name: str, event_id_E: Int64, where: str, *, least: float = 0.0
-) -> npt.NDArray[np.float64]:
-    """Angle between ``least`` and 2π, if it is an azimuth, or 0 and π. Raises BadInputError that names the event."""
-    angle_E = angle_E.astype(np.float64)
-    text, most = ANGLES["azimuth" if name.endswith("azimuth") else "zenith"]
-    bad = first_bad(~((angle_E >= least - _ROUNDING_RAD) & (angle_E <= most + _ROUNDING_RAD)))
-    if bad is not None:
-        expected = f"{'-π' if least else '0'} to {text} radians"
-        raise BadInputError(f"{where}, event {event_id_E[bad]}: its {name} is {angle_E[bad]}; expected {expected}")
-    return np.clip(angle_E, least, most)
 
 
 @dataclass(frozen=True)
@@ -206,29 +171,30 @@ def truth_columns(
     names: TruthNames | None, read: Mapping[str, Numbers], event_id_E: Int64, where: str
 ) -> dict[str, Array]:
     """Return columns of the workload. ``read``: those of TruthNames, (E,) each; None: unknown. Raises BadInputError."""
+    events = len(event_id_E)
     if names is None:
-        unknown_E = topology(None, None, len(event_id_E))
-        return {"true_energy": np.zeros((len(event_id_E), 1), np.float32), "topology": unknown_E[:, None]}
-    least = -np.pi if names.of_travel else 0.0
-    azimuth_E = checked_angle(read[names.azimuth], names.azimuth, event_id_E, where, least=least)
-    zenith_E = checked_angle(read[names.zenith], names.zenith, event_id_E, where)
+        return {"true_energy": np.zeros((events, 1), np.float32), "topology": topology(None, None, events)[:, None]}
+
+    def name(event: int) -> str:
+        return f"{where}, event {event_id_E[event]}"
+
+    azimuth_E, zenith_E = (read[angle].astype(np.float64) for angle in (names.azimuth, names.zenith))
+    least, text = (-np.pi, "-π") if names.of_travel else (0.0, "0")
+    last, half = 2 * np.pi, np.pi
+    check_range(azimuth_E, least - _ROUNDING_RAD, last + _ROUNDING_RAD, name, names.azimuth, f"{text} to 2π radians")
+    check_range(zenith_E, -_ROUNDING_RAD, half + _ROUNDING_RAD, name, names.zenith, "0 to π radians")
+    azimuth_E, zenith_E = np.clip(azimuth_E, least, last), np.clip(zenith_E, 0, half)
     if names.of_travel:
         azimuth_E, zenith_E = azimuth_E + np.pi, np.pi - zenith_E
+    # Tables write a negative number or NaN for an energy that is not known.
+    energy_E = read.get(names.energy, np.zeros(events))
+    energy_E = np.where(np.isfinite(energy_E) & (energy_E > 0), energy_E, 0.0)
+    check_range(energy_E, 0, _MOST_FLOAT, name, "energy", f"at most {_MOST_FLOAT:.2g} GeV")
     return {
         "arrival": np.stack([azimuth_E % (2 * np.pi), zenith_E], 1).astype(np.float32),
-        "true_energy": _energy(read.get(names.energy), event_id_E, where)[:, None],
-        "topology": topology(read.get(names.particle), read.get(names.interaction), len(event_id_E))[:, None],
+        "true_energy": energy_E.astype(np.float32)[:, None],
+        "topology": topology(read.get(names.particle), read.get(names.interaction), events)[:, None],
     }
-
-
-def _energy(energy_E: Numbers | None, event_id_E: Int64, where: str) -> Float32:
-    """Energy in GeV; 0 if it is not known, which tables write as a negative number or NaN. Raises BadInputError."""
-    if energy_E is None:
-        return np.zeros(len(event_id_E), np.float32)
-    bad = first_bad(np.isfinite(energy_E) & (energy_E.astype(np.float64) > np.finfo(np.float32).max))
-    if bad is not None:
-        raise BadInputError(f"{where}, event {event_id_E[bad]}: its energy is {energy_E[bad]} GeV; expected less")
-    return np.where(np.isfinite(energy_E) & (energy_E > 0), energy_E, 0.0).astype(np.float32)
 
 
 def topology(particle_E: Numbers | None, interaction_E: Numbers | None, events: int) -> npt.NDArray[np.int8]:
@@ -352,6 +318,8 @@ class _EventTable:
         self._where, self._event = truth.where, event
         names = truth_names(truth.columns.names)
         kinds = {event: "integers"} | (names.kinds_among(truth.columns.names) if names else {})
+        has_ranges = set(_RANGE) <= set(truth.columns.names)
+        kinds |= dict.fromkeys(_RANGE if has_ranges else (), "integers")
         batches: list[pa.RecordBatch] = []
         num_events = 0
         for batch in truth.batches(kinds):
@@ -369,6 +337,7 @@ class _EventTable:
         if same is not None:
             raise BadInputError(f"{truth.where}: event {self._ids_E[same]} occurs twice; each event may occur once")
         self._columns: dict[str, Array] = {name: values[order] for name, values in columns.items()}
+        self._pulses_E = read[_RANGE[1]][order] - read[_RANGE[0]][order] + 1 if has_ranges else None
         self._seen_E = np.zeros(len(ids_E), np.bool_)
 
     def columns_of(self, ids_E: Int64, place: PlaceInFile, starts_E: Int64) -> dict[str, Array]:
@@ -389,6 +358,13 @@ class _EventTable:
                 f"{place.of(starts_E[again])}: it has pulses in other rows before; sort the table by {self._event}"
             )
         self._seen_E[place_E] = True
+        if self._pulses_E is not None:
+            wrong = first_bad(self._pulses_E[place_E] != place.counts_E)
+            if wrong is not None:
+                raise BadInputError(
+                    f"{place.of(starts_E[wrong])}: it has {place.counts_E[wrong]} pulses, but "
+                    f"{self._pulses_E[place_E[wrong]]} by {self._where}; get both files again"
+                )
         return {"event_id": ids_E[:, None], **{name: values[place_E] for name, values in self._columns.items()}}
 
 
@@ -397,45 +373,32 @@ def _columns(data: pa.Table | pa.RecordBatch, names: Sequence[str], where: str, 
     return {name: values_of(data.column(name), f"{where}, column {name!r}", first_row) for name in names}
 
 
+@dataclass(frozen=True)
 class OpenedFiles:
     """Files of one detector, opened: see ForeignFiles."""
 
-    def __init__(
-        self,
-        sources: Mapping[ForeignFile, FlatEvents],
-        geometry: Geometry,
-        schema: EventSchema,
-        sensor_ids: Callable[[Float32, Name], npt.NDArray[np.int16]] | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        """``sensor_ids``: ids by positions; None for pulses that have ids."""
-        self.geometry, self.schema, self.notes = geometry, schema.with_all_stored(), notes
-        self.files = list(sources)
-        self._sources, self._sensor_ids = sources, sensor_ids
+    sources: Mapping[ForeignFile, FlatEvents]
+    geometry: Geometry
+    schema: EventSchema
+    sensor_ids: SensorIds | None = None
+    """Finds ids by positions; None: the pulses have ids."""
+    notes: Sequence[str] = ()
+
+    @property
+    def files(self) -> list[ForeignFile]:
+        """See ForeignFiles."""
+        return list(self.sources)
 
     def version(self, file: ForeignFile) -> str:
         """See ForeignFiles."""
-        return self._sources[file].version()
+        return self.sources[file].version()
 
     def write_beside(self, out: Path) -> None:
         """Write the table of sensors."""
         write_geometry_beside(out, self.geometry)
 
     def rows(self, file: ForeignFile, most: int) -> Iterator[RaggedRows]:
-        """Events of a file; those without pulses have no row."""
-        source = self._sources[file]
-        return (self._rows(window, source.names, most) for window in source.windows())
-
-    def _rows(self, window: ForeignEvents, names: PulseNames, most: int) -> RaggedRows:
-        """Return rows of the workload's columns. Raises BadInputError that names the row."""
-        columns, place = window.pulse_columns, window.place
-        sensor_P: Numbers = columns[names.sensor[0]]
-        if self._sensor_ids is not None:
-            sensor_P = self._sensor_ids(stacked(names.sensor, columns), place.of)
-        auxiliary_P: Numbers = np.zeros(len(sensor_P), np.bool_)
-        if names.quality:
-            auxiliary_P = columns[names.quality] == 0 if names.quality == "hlc" else columns[names.quality] != 0
-        charge_P = columns[names.charge] if names.charge else np.ones(len(sensor_P), np.float32)
-        pulses = Pulses(place.counts_E, sensor_P, columns[names.time], charge_P, auxiliary_P)
-        check_pulses(pulses, len(self.geometry), place)
-        return rows_of_pulses(pulses, window.event_columns, most)
+        """Events of a file that have pulses."""
+        source = self.sources[file]
+        for window in source.windows():
+            yield rows_of_events(window, source.names, len(self.geometry), self.sensor_ids, most)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
@@ -31,7 +31,6 @@ from common.text import printable
 from workloads.base.interface import ForeignFile, Importer
 from workloads.direction.columns import DIRECTION, WITHOUT_TARGET
 from workloads.direction.foreign_events import (
-    ANGLES,
     TRUTHS,
     FlatEvents,
     OpenedFiles,
@@ -103,6 +102,7 @@ KAGGLE_PULSES = PulseNames(("sensor_id",), "time", "charge", "auxiliary")
 _KAGGLE_EVENT = "event_id"
 _BATCH_FILE = re.compile(r"batch_(\d{1,9})\.parquet")
 _SETS = ("train", "test")
+_ANGLES = {"azimuth", "zenith"}
 
 
 def recognises_kaggle(place: Path) -> bool:
@@ -134,8 +134,8 @@ def open_kaggle(places: Sequence[Path]) -> OpenedFiles:
     geometry = read_geometry(_beside(found[0], (GEOMETRY_FILE,)))
     meta = MetaTable(metas.pop(), by_number)
     where, columns = meta.table.where, meta.table.columns
-    has_target = not ANGLES.keys().isdisjoint(columns.names)
-    check_columns(columns, {_KAGGLE_EVENT: "integers"} | dict.fromkeys(ANGLES if has_target else (), "numbers"), where)
+    has_target = not _ANGLES.isdisjoint(columns.names)
+    check_columns(columns, {_KAGGLE_EVENT: "integers"} | dict.fromkeys(_ANGLES if has_target else (), "numbers"), where)
     sources = {}
     for number, path in sorted(by_number.items()):
         if number not in meta.rows:
@@ -143,7 +143,8 @@ def open_kaggle(places: Sequence[Path]) -> OpenedFiles:
         file = ForeignFile(path, path.stem, len(meta.rows[number]))
         sources[file] = FlatEvents(parquet_table(path), meta.truth(number), KAGGLE_PULSES, _KAGGLE_EVENT)
     notes = () if has_target else (f"{where} has no angles: the events can only be predicted",)
-    return OpenedFiles(sources, geometry, DIRECTION if has_target else WITHOUT_TARGET, notes=notes)
+    schema = DIRECTION if has_target else WITHOUT_TARGET
+    return OpenedFiles(sources, geometry, schema.with_all_stored(), notes=notes)
 
 
 def _batch_files(place: Path) -> list[Path]:
@@ -332,7 +333,7 @@ def open_graphnet(places: Sequence[Path]) -> OpenedFiles:
     if not sources:
         raise BadInputError(f"{places[0]}: no table of pulses with {EVENT} in it, and no file of nested structs")
     geometry = _geometry(sources, sensors)
-    return OpenedFiles(sources, geometry, DIRECTION, SensorsByPosition(geometry).ids)
+    return OpenedFiles(sources, geometry, DIRECTION.with_all_stored(), SensorsByPosition(geometry).ids)
 
 
 def _opened(place: Path, chosen: Sequence[Path]) -> dict[ForeignFile, FlatEvents]:
@@ -425,10 +426,11 @@ def _selected(path: Path) -> Int64:
     """Ids of a selection, sorted, each once. Raises BadInputError."""
     pieces: list[Int64] = []
     with named_errors(path, "a selection"):
-        batches: Iterator[pa.RecordBatch] = parquet_table(path).batches({EVENT: "integers"})
         if path.suffix == ".csv":
             types = csv.ConvertOptions(include_columns=[EVENT], column_types={EVENT: pa.int64()})
-            batches = csv.open_csv(path, convert_options=types)
+            batches: Iterable[pa.RecordBatch] = csv.open_csv(path, convert_options=types)
+        else:
+            batches = parquet_table(path).batches({EVENT: "integers"})
         for batch in batches:
             where = f"{path}, column {EVENT!r}"
             pieces.append(as_int64(values_of(batch[EVENT], where), where))
