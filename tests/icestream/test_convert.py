@@ -197,20 +197,17 @@ def data_set(folder: Path) -> Path:
 
 
 def test_what_is_there_from_something_else_is_not_skipped(tmp_path: Path) -> None:
-    data_set(tmp_path)
-    out = tmp_path / "out"
+    batch, out = data_set(tmp_path) / "train" / "batch_1.parquet", tmp_path / "out"
+    write_batch(batch, neutrinos([3, 4]), charge=[2.0] * 7)
     import_with(tmp_path, out)
     told = re.escape("batch_1.parquet exists, and was not made from batch_1.parquet and its tables as they are, with")
     with pytest.raises(BadInputError, match=told):
         import_with(tmp_path, out, "--max-particles", "3")
-    batch = tmp_path / "train" / "batch_1.parquet"
-    write_batch(batch, neutrinos([3, 4]), charge=[2.0] * 7)
-    import_with(tmp_path, out, "--force")
     size_bytes = batch.stat().st_size
     write_batch(batch, neutrinos([3, 4]), charge=[3.0] * 7)
     assert batch.stat().st_size == size_bytes
     with pytest.raises(BadInputError, match=told):
-        import_with(tmp_path / "train" / "batch_1.parquet", out)
+        import_with(batch, out)
     (out / "batch_1.parquet").write_bytes(b"mine")
     with pytest.raises(BadInputError, match=told):
         import_with(tmp_path, out)

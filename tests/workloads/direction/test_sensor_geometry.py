@@ -24,7 +24,6 @@ def table(folder: Path, text: str | bytes) -> Path:
 def test_the_toy_detector_has_91_strings_of_60_sensors() -> None:
     position_S3 = hex_geometry().position_S3
     strings = position_S3.reshape(91, 60, 3)
-
     assert position_S3.dtype == np.float32
     assert np.all(strings[:, :, :2] == strings[:, :1, :2])
     np.testing.assert_allclose(np.diff(strings[:, :, 2], axis=1), -17.0)
@@ -37,7 +36,6 @@ def test_the_toy_detector_has_91_strings_of_60_sensors() -> None:
 def test_the_sensors_of_icecube_are_those_of_the_contests_table() -> None:
     position_S3 = icecube_geometry().position_S3
     spacing_m = np.diff(position_S3.reshape(86, 60, 3), axis=1)
-
     np.testing.assert_allclose(position_S3[0], [-256.14, -521.08, 496.03], atol=0.01)
     np.testing.assert_allclose(position_S3[5159], [-10.97, 6.72, -500.73], atol=0.01)
     assert np.median(spacing_m[:78], axis=1)[:, 2].max() < -16.0
@@ -48,14 +46,12 @@ def test_a_written_table_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     written = Geometry(rng.normal(0, 300, (50, 3)).astype(np.float32))
     write_geometry(tmp_path / GEOMETRY_FILE, written)
-
     assert (tmp_path / GEOMETRY_FILE).read_text().startswith("sensor_id,x,y,z\n0,")
     assert np.array_equal(read_geometry(tmp_path / GEOMETRY_FILE).position_S3, written.position_S3)
 
 
 def test_rows_may_come_in_any_order_with_any_line_ends(tmp_path: Path) -> None:
     path = table(tmp_path, b"\xef\xbb\xbfsensor_id,x,y,z\r\n1,4,5,6\r\n\r\n0,1,2,3e0")
-
     assert read_geometry(path).position_S3.tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
