@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.errors import BadInputError
+from common.slow_progress import SlowProgress
 from common.text import printable
 from workloads.base.interface import ForeignFile, Importer
 from workloads.direction.columns import DIRECTION, WITHOUT_TARGET
@@ -55,8 +56,8 @@ from workloads.direction.foreign_tables import (
     sqlite_tables,
     values_of,
 )
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, SensorsByPosition, geometry_at, read_geometry
-from workloads.direction.grouping import Int64
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, Name, SensorsByPosition, geometry_at, read_geometry
+from workloads.direction.grouping import Float32, Int64
 
 
 class MetaTable:
@@ -298,8 +299,11 @@ def kind_of(path: Path) -> int | None:
     if EVENT in names:
         if truth_names(names) is not None:
             return _TRUTH
-        return _SELECTION if pulse_names(names) is None else _PULSES
-    if any(set(position) <= set(names) for position in _POSITIONS):
+        if pulse_names(names) is not None:
+            return _PULSES
+        # Beside an index at most, so that files of other kinds of data are not taken for one.
+        return _SELECTION if path.suffix == ".csv" or len(names) <= 2 else None
+    if any(set(position) <= set(names) for position in _POSITIONS[:2]):
         return _SENSORS
     is_nested = path.suffix == ".parquet" and names and not isinstance(_structs(pq.read_schema(path)), str)
     return _NESTED if is_nested else None
@@ -395,15 +399,16 @@ def _database(path: Path, selections: Sequence[Path]) -> dict[ForeignFile, FlatE
         only = _PULSES_OF_SPLIT.get(split or "")
         parts = list(_parts(truths[0], selection))
         for name in [only] if only in pulses else pulses:
+            if not _SAFE_NAME.fullmatch(name):
+                raise BadInputError(
+                    f"{path}: table {printable(name, 120)!r} would name files; expected letters, digits"
+                )
             stem = "-".join(filter(None, (path.stem, name, split)))
-            if not _SAFE_NAME.fullmatch(stem):
-                raise BadInputError(f"{path}: {printable(stem, 120)!r} would name files; expected letters and digits")
             table, names = pulses[name]
             for number, (truth, rows) in enumerate(parts):
                 own = replace(table, first=truth.first, last=truth.last, selected=truth.selected)
-                sources[ForeignFile(path, f"{stem}-{number:05}", rows)] = FlatEvents(
-                    own.table, truth.table, names, EVENT
-                )
+                file = ForeignFile(path, f"{stem}-{number:05}", rows)
+                sources[file] = FlatEvents(own.table, truth.table, names, EVENT)
     return sources
 
 
@@ -418,7 +423,7 @@ def _parts(truth: SqliteTable, selection: Path | None) -> Iterator[tuple[SqliteT
         pieces = [ids[first : first + _EVENTS_A_FILE] for first in range(0, len(ids), _EVENTS_A_FILE)]
         found = [(piece[0], len(piece), piece) for piece in pieces]
     firsts = [FIRST_ID, *(int(first) for first, _, _ in found[1:]), LAST_ID + 1]
-    for (first, end), (_, rows, selected) in zip(pairwise(firsts), found, strict=True):
+    for (first, end), (_, rows, selected) in zip(pairwise(firsts), found, strict=False):  # nothing found: no part
         yield replace(truth, first=first, last=end - 1, selected=selected), rows
 
 
@@ -443,7 +448,7 @@ def _selections_beside(path: Path) -> list[Path]:
     """Selections in NuBench's folder of them, beside the database or its folder."""
     folder = path.absolute().parent
     found = [one for parent in (folder, folder.parent) for one in sorted((parent / _SELECTIONS).glob("*"))]
-    return [one for one in found if kind_of(one) == _SELECTION]
+    return [one for one in found if EVENT in _names_in(one)]
 
 
 def _folder_of_pulses(place: Path) -> Path:
@@ -482,7 +487,14 @@ def _geometry(sources: Mapping[ForeignFile, FlatEvents], tables: Sequence[Path])
     for parent in [*first.absolute().parents][:3]:
         if (parent / GEOMETRY_FILE).is_file():
             return read_geometry(parent / GEOMETRY_FILE)
-    return geometry_at(chain.from_iterable(source.positions() for source in sources.values()), str(first))
+    return geometry_at(_all_positions(sources), str(first))
+
+
+def _all_positions(sources: Mapping[ForeignFile, FlatEvents]) -> Iterator[tuple[Float32, Name]]:
+    with SlowProgress("looking for the sensors: files", len(sources)) as progress:
+        for source in sources.values():
+            yield from source.positions()
+            progress.advance(1)
 
 
 def _first_files(place: Path) -> Iterator[Path]:
