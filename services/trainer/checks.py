@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from common.errors import BadInputError
-from common.own_code import section_name
 from common.plan import plan_hash
 from common.status import Counters, TrainerStatus
 from common.text import without_secrets
 from services.config.root import Config, leaves
 from services.config.settings import is_known_model, removed_model
+from workloads.registry import section_name
 
 
 def changed_values(before_json: str, now_json: str, branch: str = "trainer") -> list[tuple[str, Any, Any]]:
@@ -140,7 +140,8 @@ def fates_of(counters: Counters) -> str:
         "outliers (more particles than stream.max_particles_per_event)": counters.events_outlier,
         "empty": counters.events_empty,
         "quarantined": counters.events_quarantined,
-        "held out (stream.held_out)": counters.events_held_out,
+        "held out (stream.held_out, stream.part)": counters.events_held_out,
+        "filtered (stream.where)": counters.events_filtered,
         "invalid": counters.events_invalid,
     }
     return ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)

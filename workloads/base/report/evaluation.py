@@ -48,6 +48,8 @@ from workloads.base.report.page import (
 # Okabe and Ito's colours: distinguishable with any kind of colour vision, and in grey by their line styles.
 BLACK = "#000000"
 ORANGE = "#D55E00"
+MODELS = ((ORANGE, "--"), ("#0072B2", ":"))
+"""Colour and line style of each run; a dark page inverts the lightness of all colours, and keeps their hue."""
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 STYLE: dict[Any, Any] = {
     "font.size": 12.0,
@@ -259,7 +261,7 @@ def with_outliers(settings: FileSettings) -> FileSettings:
     """Return settings that keep outliers, unlike training: an event of 100,000 particles is part of the data."""
     stream = settings.stream.model_copy(
         update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
-        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0}
         | {"max_squared_particles": 0}
     )
     return replace(settings, stream=stream)
