@@ -125,7 +125,7 @@ class ForeignFiles(Protocol):
         """Write what the new files need beside them into the folder ``out``. Raises BadInputError."""
 
     def rows(self, file: ForeignFile, most: int) -> Iterator[RaggedRows]:
-        """Events of the file in order, in bounded memory: `file.rows` rows in all.
+        """Events of the file in order, in bounded memory: `file.rows` rows, or less where events have no particles.
 
         Of an event with more than ``most`` particles the best ones are kept, the rest is counted as dropped.
         Raises BadInputError that names file, row and expected value.

@@ -22,7 +22,7 @@ WORKLOAD = Workload(
         "evaluate": lazy("workloads.direction.evaluation", "EVALUATION.report"),
     },
     importers={
-        "kaggle": lazy("workloads.direction.kaggle", "KAGGLE"),
-        "graphnet": lazy("workloads.direction.graphnet", "GRAPHNET"),
+        "kaggle": lazy("workloads.direction.importers", "KAGGLE"),
+        "graphnet": lazy("workloads.direction.importers", "GRAPHNET"),
     },
 )

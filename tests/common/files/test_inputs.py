@@ -259,7 +259,7 @@ def test_a_line_of_a_list_that_is_none_is_named(folder: Path, line: str) -> None
 @pytest.mark.parametrize(
     ("url", "package", "text"),
     [
-        ("s3://bucket/*.parquet", "s3fs", r"S3 input needs: pip install '\.\[s3\]'"),
+        ("s3://bucket/*.parquet", "s3fs", r"S3 input needs: pip install -c constraints\.txt '\.\[s3\]'"),
         ("gs://bucket/*.parquet", "gcsfs", r"gs://bucket/\*.parquet: needs another package: .*gcsfs"),
     ],
 )
