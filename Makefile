@@ -98,7 +98,7 @@ PYTEST := $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder -
 test: $(VENV)/.complete  ## the tests
 	$(PYTEST) -m 'not engine'
 
-# Slurm, Ray, XRootD, Lightning, notebooks, ONNX, Triton's interpreter, the wheel, the commands and Python of the pages.
+# Slurm, Ray, XRootD, Lightning, notebooks, ONNX, the wheel, the commands and Python of the pages.
 test-engines: $(VENV)/.complete  ## the tests that need an engine of somebody else
 	$(PYTEST) -m engine
 
