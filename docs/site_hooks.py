@@ -71,8 +71,8 @@ def on_page_content(html: str, *, page: Any, **_: Any) -> str:
 def with_outer_links(markdown: str, folder: str, repo_url: str | None) -> str:
     """Replace the links to files that are not pages (SECURITY.md, benchmarks/results/…): the site has no copy of them.
 
-    They lead to the repository if mkdocs.yml has its `repo_url`, else the file is named by its path; those to the README
-    lead to the first page, which has its sections.
+    They lead to the repository if mkdocs.yml has its `repo_url`, else the file is named by its path; those to the
+    README lead to the first page, which has its sections.
     """
 
     def replaced(link: re.Match[str]) -> str:
@@ -123,7 +123,7 @@ def _help(command: click.Command, name: str, title: str) -> Iterator[str]:
     command._help_option = None  # click keeps that of the first call, which may have been without our context
     context = click.Context(command, info_name=name, terminal_width=WIDTH_OF_CODE, **cli.context_settings)
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
-    yield f"\n### {title}\n\n<div class=\"help\" markdown>\n\n```text\n{text}\n```\n\n</div>\n"
+    yield f'\n### {title}\n\n<div class="help" markdown>\n\n```text\n{text}\n```\n\n</div>\n'
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
             subcommand = command.get_command(context, below)
