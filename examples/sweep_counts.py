@@ -14,6 +14,8 @@ from torch import nn
 
 import icestream
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def loss_of(model, batch):
     """Return the mean loss of a batch."""
@@ -25,16 +27,15 @@ def trial(train, validation, width, lr):
     """Train for an epoch, and return the loss of the validation."""
     torch.manual_seed(0)
     hidden, out = nn.Linear(4, width), nn.Linear(width, 1)
-    model = nn.Sequential(hidden, nn.SiLU(), out).to(train.device)
+    model = nn.Sequential(hidden, nn.SiLU(), out).to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=lr)
     for batch in train:
         optimiser.zero_grad()
         loss_of(model, batch).backward()
         optimiser.step()
     with torch.no_grad():
-        parts = [(len(batch), loss_of(model, batch)) for batch in validation]
-    events = sum(number for number, _ in parts)
-    return sum(number * loss.item() for number, loss in parts) / events
+        losses = [loss_of(model, batch).item() for batch in validation]
+    return sum(losses) / len(losses)
 
 
 # With restart each loop begins with the first batch, not where one ended.

@@ -5,6 +5,7 @@ Lightning is no dependency: either of its packages, `lightning` and `pytorch_lig
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -51,6 +52,19 @@ class StreamCallback(*_CALLBACKS):  # type: ignore[misc]
         """Note where a fit begins; a validation that loads a checkpoint leaves the place as it is."""
         self._is_of_training = stage == "fit"
         self._begin, self._last = self._stream.state_dict(), None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Correct the number of batches of an epoch: Lightning counts on len(stream), which may be above it."""
+        if not isinstance(batch, RaggedBatch):
+            return
+        loop, num = trainer.fit_loop, batch_idx + 1
+        if batch.is_last and math.isfinite(loop.max_batches):
+            loop.epoch_loop.batch_progress.is_last_batch = True
+            loop.max_batches = num
+            if isinstance(trainer.val_check_interval, float) and trainer.check_val_every_n_epoch is not None:
+                trainer.val_check_batch = max(int(num * trainer.val_check_interval), 1)
+        elif not batch.is_last and num >= loop.max_batches:
+            loop.max_batches = num + 1
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
