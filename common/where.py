@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 Bounds = Mapping[str, tuple[float, float]]
 """Least and largest value of a row group, by name; of a name that is absent nothing is known."""
 
-_MOST_CHARACTERS = 1000
+_MOST_CHARACTERS, _MOST_NODES = 1000, 300
 _SYNTAX = "write comparisons with < <= > >= == !=, joined by and, or, not; numbers, + - * /, abs, cos, log10"
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -74,8 +74,12 @@ class Where:
             if len(text) > _MOST_CHARACTERS:
                 raise self._error(f"it has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
             self._tree = ast.parse(text.strip(), mode="eval").body
+            if sum(1 for _ in ast.walk(self._tree)) > _MOST_NODES:
+                raise self._error(f"it has more than {_MOST_NODES} names, numbers and operators")
             self._check_condition(self._tree)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            one_row = {one.name: np.zeros((1, len(one.fields)), one.dtype) for one in schema.read_columns}
+            self.mask(one_row, np.zeros(1, np.int64))  # an operation that numpy refuses
+        except (SyntaxError, TypeError, ValueError, OverflowError, RecursionError, MemoryError):
             raise self._error(_SYNTAX) from None
 
     def mask(self, event_columns: Mapping[str, Array], counts: Array) -> Bool:
@@ -179,8 +183,9 @@ class Where:
             raise self._error(f"{name!r} is no number: {_SYNTAX}")
         names = [*self._fields, *self._counts]
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            near = near or [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
+            leaves = {known.rpartition(".")[2]: known for known in names}
+            like = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1)
+            near = difflib.get_close_matches(name, names, n=1) or [leaves[leaf] for leaf in like]
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise self._error(f"there is no {name}; {hint}")
 

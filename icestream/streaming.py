@@ -390,8 +390,9 @@ def shares_of_batch(weights: Mapping[str, float], batch_events: int) -> dict[str
     total = math.fsum(weights.values())
     shares = {text: max(int(batch_events * weight / total), 1) for text, weight in weights.items()}
     while (missing := batch_events - sum(shares.values())) != 0:
-        # The set that is furthest from its weight gets, or gives, an event.
-        far = {text: batch_events * weights[text] / total - shares[text] for text in shares}
+        # The set that is furthest from its weight gets an event, or gives one and keeps one.
+        far = {text: batch_events * weights[text] / total - share for text, share in shares.items()}
+        far = {text: missed for text, missed in far.items() if missing > 0 or shares[text] > 1}
         chosen = max(far, key=far.__getitem__) if missing > 0 else min(far, key=far.__getitem__)
         shares[chosen] += 1 if missing > 0 else -1
     return shares
@@ -751,6 +752,10 @@ class MixedStream(EventStream):
         batches = max(len(one) for one in self.of_sets.values())
         of_batch = sum(one.config.stream.batch_events for one in self.of_sets.values())
         return min(batches, -(-self._ways.limit // of_batch) if self._ways.limit else batches)
+
+    def __repr__(self) -> str:
+        sets = ", ".join(f"{one.config.stream.batch_events:,} of {name}" for name, one in self.of_sets.items())
+        return f"<MixedStream: batches of {sets}; epoch {self.epoch}: {', '.join(self.fields)}>"
 
     def state_dict(self, after: RaggedBatch | None = None) -> dict[str, Any]:
         parts: Mapping[str, RaggedBatch] = {} if after is None else after.of_sets
