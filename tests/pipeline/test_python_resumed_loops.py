@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -334,6 +335,24 @@ def test_the_data_module_resumes_with_the_callback_that_it_brings_along(tmp_path
         assert not trained & validated
         assert validated
     assert seen[1] + seen[2] == seen[0]
+
+
+def test_the_data_module_knows_its_rank_where_lightning_starts_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning sets no RANK and no LOCAL_WORLD_SIZE."""
+    from icestream.lightning import StreamDataModule
+
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "")  # and restored
+    write_events(tmp_path / "0.parquet", make_events([1] * 6))
+    data = StreamDataModule(tmp_path)
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    ranks = {"world_size": 4, "global_rank": 1, "local_rank": 1, "num_nodes": 2}
+    data.trainer = SimpleNamespace(strategy=strategy, callbacks=[], **ranks)
+    data.setup("fit")
+    place = data.train._ways.place
+    assert (place.rank, place.size, place.local_rank, place.local_size) == (1, 4, 1, 2)
 
 
 @pytest.mark.parametrize(
