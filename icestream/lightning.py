@@ -42,6 +42,7 @@ class StreamCallback(*_CALLBACKS):  # type: ignore[misc]
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
+        stream.ends_are_watched = True
         self._is_of_training = True
         self._begin: Mapping[str, Any] = stream.state_dict()
         """State of the stream before the first batch of this fit."""
@@ -55,16 +56,15 @@ class StreamCallback(*_CALLBACKS):  # type: ignore[misc]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Correct the number of batches of an epoch: Lightning counts on len(stream), which may be above it."""
-        if not isinstance(batch, RaggedBatch):
-            return
         loop, num = trainer.fit_loop, batch_idx + 1
-        if batch.is_last and math.isfinite(loop.max_batches):
-            loop.epoch_loop.batch_progress.is_last_batch = True
-            loop.max_batches = num
+        if not isinstance(batch, RaggedBatch) or not math.isfinite(loop.max_batches):
+            return
+        loop.epoch_loop.batch_progress.is_last_batch |= batch.is_last
+        batches = num if batch.is_last else max(int(loop.max_batches), num + 1)
+        if batches != loop.max_batches:
+            loop.max_batches = batches
             if isinstance(trainer.val_check_interval, float) and trainer.check_val_every_n_epoch is not None:
-                trainer.val_check_batch = max(int(num * trainer.val_check_interval), 1)
-        elif not batch.is_last and num >= loop.max_batches:
-            loop.max_batches = num + 1
+                trainer.val_check_batch = max(int(batches * trainer.val_check_interval), 1)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
@@ -133,6 +133,7 @@ class StreamDataModule(*_DATA_MODULES):  # type: ignore[misc]
                 of_validation["run_dir"] = given_path(arguments["run_dir"], "run_dir") / "validation"
             if self._validation_files is not None or self.train.config.stream.held_out:
                 self.validation = stream(**{**arguments, **of_validation, "restart": True, "shuffle": False})
+                self.validation.ends_are_watched = True  # Lightning ends a validation behind its last batch
         if stage == "fit" and not any(isinstance(callback, StreamCallback) for callback in trainer.callbacks):
             trainer.callbacks.insert(0, StreamCallback(self.train))
 

@@ -313,7 +313,26 @@ def test_the_callback_refuses_a_batch_without_a_place_in_the_stream(runs: Runs) 
         StreamCallback(runs.begin()).on_train_batch_end(None, None, None, {}, 0)
 
 
-def test_the_data_module_resumes_with_the_callback_that_it_brings_along(tmp_path: Path) -> None:
+def test_the_callback_corrects_the_number_of_batches_for_epochs_of_fewer_and_of_more(runs: Runs) -> None:
+    from icestream.lightning import StreamCallback
+
+    loop = SimpleNamespace(max_batches=8, epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace()))
+    trainer = SimpleNamespace(fit_loop=loop, val_check_interval=1.0, check_val_every_n_epoch=1, val_check_batch=8)
+    callback = StreamCallback(runs.stream)
+    for expected, counted in ((8, 8), (3, 4)):
+        loop.max_batches = trainer.val_check_batch = expected
+        for number, batch in enumerate(runs.begin()):
+            loop.epoch_loop.batch_progress.is_last_batch = False
+            callback.on_train_batch_start(trainer, None, batch, number)
+            if number == 2:
+                assert loop.max_batches == trainer.val_check_batch == counted
+            assert loop.epoch_loop.batch_progress.is_last_batch == batch.is_last
+        assert loop.max_batches == trainer.val_check_batch == BATCHES
+
+
+def test_the_data_module_resumes_with_the_callback_that_it_brings_along(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     import lightning
 
     from icestream.lightning import StreamDataModule
@@ -335,6 +354,7 @@ def test_the_data_module_resumes_with_the_callback_that_it_brings_along(tmp_path
         assert not trained & validated
         assert validated
     assert seen[1] + seen[2] == seen[0]
+    assert "promised more" not in caplog.text
 
 
 def test_the_data_module_knows_its_rank_where_lightning_starts_the_ranks(
