@@ -118,12 +118,12 @@ def _workloads_with(verb: str) -> list[str]:
 
 
 def listed() -> list[tuple[str, str, Section]]:
-    """Return name, summary and section of every command."""
+    """Return name, summary and section of every command; of a verb of several workloads the first one's summary."""
     lines: list[tuple[str, str, Section]] = [(name, summary, section) for name, (section, summary) in VERBS.items()]
     for name in dict.fromkeys(verb for workload in registry.names() for verb in registry.verbs(workload)):
-        verbs = {workload: registry.verbs(workload)[name] for workload in _workloads_with(name)}
-        text = "; ".join(f"{verb.summary.rstrip('.')} ({workload})" for workload, verb in verbs.items())
-        lines.append((name, f"{text}.", next(iter(verbs.values())).section))
+        having = _workloads_with(name)
+        verb = registry.verbs(having[0])[name]
+        lines.append((name, f"{verb.summary.rstrip('.')} ({', '.join(having)}).", verb.section))
     return lines
 
 

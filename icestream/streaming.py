@@ -587,6 +587,7 @@ class EventStream(IterableDataset[RaggedBatch]):
             )
         if self._ways.restart:
             self._begin_again()
+        is_whole = self._state.of_loop == 0
         batch = self._next(begins=True)
         self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
         num_batches = 1
@@ -601,11 +602,11 @@ class EventStream(IterableDataset[RaggedBatch]):
             num_batches += 1
             yield batch
         has_lightning = "lightning" in sys.modules or "pytorch_lightning" in sys.modules
-        if has_lightning and num_batches < self._promised and not self.ends_are_watched:
+        if has_lightning and is_whole and num_batches < self._promised and not self.ends_are_watched:
             self._promised = 0  # once is enough
             logger.warning(
-                "this loop had %d batches, and len(stream) promised more: Lightning takes no last one for it, and may leave"
-                " out a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
+                "this loop had %d batches, and len(stream) promised more: Lightning doesn't notice its end, and may"
+                " leave out a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
                 num_batches,
             )
 

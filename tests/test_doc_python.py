@@ -97,7 +97,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("10 steps, 5000 events", "20 steps, 15000 events"),
         ),
     ],
-    ids=["Lightning", "Accelerate"],
 )
 def test_an_example_goes_on_behind_its_last_checkpoint(
     demo: Path, command: list[object], last_lines: tuple[str, str]
@@ -117,7 +116,5 @@ def test_the_example_of_data_parallel_training_has_the_same_losses_for_one_and_t
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_the_example_of_a_sweep_trains_each_trial_on_the_same_batches(demo: Path) -> None:
-    found = [printed(demo, EXAMPLES / "sweep_counts.py", "demo") for _ in range(2)]
-    assert found[0] == found[1]
-    assert len(set(found[0])) == 4
+def test_the_example_of_a_sweep_compares_four_trials(demo: Path) -> None:
+    assert len({line.split()[-1] for line in printed(demo, EXAMPLES / "sweep_counts.py", "demo")}) == 4

@@ -232,9 +232,8 @@ def saving(kind: str, folder: Path) -> Any:
     if kind == "exception":
         return OnExceptionCheckpoint(folder, "last")
     every = {"end of epoch": None, "every 2 steps": 2, "save_last": 1}[kind]
-    options = {"save_last": kind == "save_last", "every_n_train_steps": every}
-    name = "other" if kind == "save_last" else "last"
-    return ModelCheckpoint(folder, filename=name, enable_version_counter=False, **options)
+    is_last, name = (True, "other") if kind == "save_last" else (None, "last")
+    return ModelCheckpoint(folder, name, save_last=is_last, every_n_train_steps=every, enable_version_counter=False)
 
 
 LOOPS: dict[str, dict[str, Any]] = {
@@ -306,14 +305,7 @@ def test_a_validation_from_a_checkpoint_leaves_the_training_where_it_is(runs: Ru
     assert runs.stream.state_dict() == state
 
 
-def test_the_callback_refuses_a_batch_without_a_place_in_the_stream(runs: Runs) -> None:
-    from icestream.lightning import StreamCallback
-
-    with pytest.raises(icestream.BadInputError, match="a batch is a dict, which has no place in the stream"):
-        StreamCallback(runs.begin()).on_train_batch_end(None, None, None, {}, 0)
-
-
-def test_the_callback_corrects_the_number_of_batches_for_epochs_of_fewer_and_of_more(runs: Runs) -> None:
+def test_the_callback_corrects_the_number_of_batches_and_refuses_those_without_a_place(runs: Runs) -> None:
     from icestream.lightning import StreamCallback
 
     loop = SimpleNamespace(max_batches=8, epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace()))
@@ -328,6 +320,8 @@ def test_the_callback_corrects_the_number_of_batches_for_epochs_of_fewer_and_of_
                 assert loop.max_batches == trainer.val_check_batch == counted
             assert loop.epoch_loop.batch_progress.is_last_batch == batch.is_last
         assert loop.max_batches == trainer.val_check_batch == BATCHES
+    with pytest.raises(icestream.BadInputError, match="a batch is a dict, which has no place in the stream"):
+        callback.on_train_batch_end(trainer, None, None, {}, 0)
 
 
 def test_the_data_module_resumes_with_the_callback_that_it_brings_along(
