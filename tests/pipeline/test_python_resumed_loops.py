@@ -279,8 +279,7 @@ def test_lightning_resumes_with_the_batches_of_an_undisturbed_run(
     runs: Runs, kind: str, times: str, loop: str, stops: tuple[int, ...], tmp_path: Path
 ) -> None:
     found: Ids = []
-    options = LOOPS[loop] | ({"validation": runs.validation} if loop == "validated" else {})
-    path = None
+    path, options = None, LOOPS[loop] | ({"validation": runs.validation} if loop == "validated" else {})
     for stop_at in (*stops, None):
         callbacks = [] if stop_at is None else [saving(times, tmp_path)]
         module, _ = fit(runs.begin(), kind, *callbacks, stop_at=stop_at, checkpoint=path, **options)
@@ -354,7 +353,6 @@ def test_the_data_module_resumes_with_the_callback_that_it_brings_along(
 def test_the_data_module_knows_its_rank_where_lightning_starts_the_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning sets no RANK and no LOCAL_WORLD_SIZE."""
     from icestream.lightning import StreamDataModule
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
