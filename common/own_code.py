@@ -31,11 +31,6 @@ def is_own(name: str) -> bool:
     return bool(_NAME.fullmatch(name))
 
 
-def section_name(model: str) -> str:
-    """Section of `trainer` with the settings of a model: `own` for one of the user's own."""
-    return OWN_SECTION if is_own(model) else model
-
-
 def search_path() -> list[str]:
     """Folders with modules: PYTHONPATH and installed packages, and, last, the current folder.
 

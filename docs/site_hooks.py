@@ -1,7 +1,7 @@
 """Hooks of `make docs-site`: pages that are written while the site is built, and links that leave docs/.
 
-Four texts are not in git, since the code already says them: the commands, the settings, the source tree, and the table
-of the old flags in how-to/migrate.md. Without the site: `icestream COMMAND --help`, `icestream config --keys`.
+Some texts are not in git, since the code already says them: the commands, the settings, the source tree, and the tables
+of old scripts and flags. Without the site: `icestream COMMAND --help`, `icestream config --keys`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from icestream.cli import VERBS, cli, listed, own_command
+from icestream.commands.migrate import rows as rows_of_flags
 from services.config.root import Config
 from workloads import registry
 from workloads.base.interface import Section
-from workloads.muons.migrate import rows as rows_of_flags
 
 logger = logging.getLogger("mkdocs.hooks")
 
 ROOT = Path(__file__).resolve().parent.parent
-FLAGS = "<!-- table of the old flags: the site's build writes it here -->"
+OLD = re.compile(r"<!-- table that the site's build writes here: (\S+) -->")
+"""Place of a table of old scripts, or of the flags of one."""
 FIRST_RUN = "<!-- Install and First run of README.md: the site's build writes them here -->"
 WIDTH_OF_CODE = 80
 """Columns of code that a page of the site shows in a window of 1,300 pixels."""
@@ -47,7 +48,7 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return the text of a page with what stands elsewhere in its place, and with its links out of docs/ replaced."""
     folder = posixpath.dirname(f"docs/{page.file.src_uri}")
-    markdown = markdown.replace(FLAGS, "\n".join(rows_of_flags())).replace(FIRST_RUN, first_run())
+    markdown = OLD.sub(lambda place: "\n".join(rows_of_flags(place[1])), markdown).replace(FIRST_RUN, first_run())
     return with_outer_links(markdown, folder, config["repo_url"])
 
 

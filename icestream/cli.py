@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[Section, str]] = {
     "run": ("Run", "Start every service on this machine and show progress."),
     "stop": ("Run", "Stop a run with a checkpoint, from any terminal of its machine."),
     "config": ("Run", "Print the resolved configuration, or every key with its meaning."),
+    "migrate": ("Run", "Print what an old command of cr_muons, or iceaggr's configuration, is here."),
     "doctor": ("Run", "Check configuration, machine, inputs, token before a run."),
     "status": ("Look", "Show how a run is doing, or how it ended."),
     "logs": ("Look", "Print or follow the logs of a run's services, merged by time."),

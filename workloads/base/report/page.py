@@ -195,7 +195,8 @@ def decision(outcome: Outcome, words: ReportWords) -> str:
         counts.append(f"{name} {at_floor} of {of} (all: {all_at_floor} of {of_all})")
     parts.append(f"headline metrics at the floor: {', '.join(counts)}")
     faults = [f"{name}'s {text}" for name in reversed(order) if (text := _faults(runs[name], words))]
-    return "; ".join([*parts, *(faults or ["nothing is seen to be off"])])
+    sentence = "; ".join([*parts, *(faults or ["nothing is seen to be off"])])
+    return sentence if outcome.beside else sentence[:1].upper() + sentence[1:]  # else a run's name is first
 
 
 def _faults(headline: Mapping[str, Metric], words: ReportWords) -> str:
