@@ -74,8 +74,6 @@ def printed(folder: Path, *words: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-# ------------------------------------------------------------------ examples for other frameworks
-
 EXAMPLES = ROOT / "examples"
 
 
