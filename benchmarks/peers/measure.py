@@ -31,6 +31,8 @@ class Speed(NamedTuple):
     events_per_s: float
     particles_per_s: float
     cpu_us: float
+    share: float
+    """Part of the events that are of the first set, where sets are mixed."""
     peak_bytes: int
 
 
@@ -41,6 +43,8 @@ class Resume(NamedTuple):
     """After a stop in mid-epoch, with the same number of workers; a text if it failed."""
     others: Account | str
     """The same, with another number of workers."""
+    ended: Account | str
+    """After a stop behind the last batch of an epoch: the next epoch, with the same number of workers."""
     killed: Account | str
     """After `kill -9`, from the last saved state."""
     left: str
@@ -102,33 +106,36 @@ def measure_prepare(task: dict[str, Any]) -> tuple[float, int]:
 
 
 def measure_resume(task: dict[str, Any], folder: Path, workers: int, other_workers: int) -> Resume:
-    """Read an epoch undisturbed, stopped and continued, with other workers, and killed."""
+    """Read two epochs undisturbed; one stopped and continued, with other workers, and killed; one after its end."""
     folder.mkdir(parents=True)
-    base = task | {"what": "read", "workers": workers, "state_in": "", "save_every": 0, "stop_after": 0, "kill": False}
+    base = task | {"what": "read", "workers": workers, "epochs": 1, "state_in": "", "save_every": 0}
+    base |= {"stop_after": 0, "kill": False}
 
     def read(name: str, **changes: Any) -> list[list[int]]:
         paths = {"ids_out": str(folder / f"{name}.ids"), "state_out": str(folder / f"{name}.state")}
         run(base | paths | changes)
-        return list(batches_of(folder / f"{name}.ids"))
+        return list(batches_of(folder / f"{name}.ids0"))
 
-    undisturbed = read("undisturbed")
-    whole = flat(undisturbed)
+    undisturbed = read("undisturbed", epochs=2)
+    whole, following = flat(undisturbed), flat(list(batches_of(folder / "undisturbed.ids1")))
     begun = read("begun", save_every=STOP_AFTER, stop_after=STOP_AFTER)
 
-    def continued(name: str, begin: list[list[int]], state: str, **changes: Any) -> Account | str:
+    def continued(name: str, of: list[int], begin: list[list[int]], state: str, **changes: Any) -> Account | str:
         try:
             rest = read(name, state_in=str(folder / f"{state}.state"), **changes)
-        except MeasurementFailed as error:
+            return account(of, flat(begin) + flat(rest))
+        except (MeasurementFailed, ValueError) as error:
             return str(error)
-        return account(whole, flat(begin) + flat(rest))
 
-    stopped = continued("continued", begun, "begun")
-    others = continued("others", begun, "begun", workers=other_workers)
+    stopped = continued("continued", whole, begun, "begun")
+    others = continued("others", whole, begun, "begun", workers=other_workers)
+    read("ended", save_every=len(undisturbed), stop_after=len(undisturbed))
+    ended = continued("after-end", following, [], "ended")
     left = _kill(base, folder)
-    before_kill = list(batches_of(folder / "killed.ids"))
+    before_kill = list(batches_of(folder / "killed.ids0"))
     saved = before_kill[: STOP_AFTER // SAVE_EVERY * SAVE_EVERY]
-    killed = continued("after-kill", saved, "killed")
-    return Resume(stopped, others, killed, left, mixing([[i >> 32 for i in batch] for batch in undisturbed]))
+    killed = continued("after-kill", whole, saved, "killed")
+    return Resume(stopped, others, ended, killed, left, mixing([[i >> 32 for i in batch] for batch in undisturbed]))
 
 
 def _kill(base: dict[str, Any], folder: Path) -> str:
