@@ -192,11 +192,18 @@ class StreamConfig(ConfigBranch):
     max_particles_per_event: int = Field(0, ge=0)
     """Maximum particles of an event in the stream; a larger one is an outlier and is stored in `outliers/`.
     0: as many as fit a microbatch."""
-    drop_empty: bool = False
-    """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
+    where: str = Field("", max_length=1000)
+    """Condition that events of the stream fulfil, such as `primary.energy_gev > 1e6 and muons.count >= 5`: fields of
+    events, numbers of particles and columns of `source.extra`, as in the files. The others are counted as filtered; row
+    groups in which, by their statistics, no event fulfils it are not read. Empty: all events."""
     held_out: float = Field(0.0, ge=0, lt=1)
     """Share of the events that are never trained on, chosen by a hash of their ids: the same ones in every run. The
     validation block is drawn from them, and `icestream evaluate` can use them alone."""
+    part: Literal["train", "held_out", "all"] = "train"
+    """Events of the stream by `held_out`: those for training, those held out of it, or both."""
+    transform: str = ""
+    """Function of yours that the decoders call, `package.module:function`, to change the numbers of each unit in place,
+    or to leave out particles (docs/how-to/python.md)."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
     length_buckets: int = Field(0, ge=0)
@@ -273,6 +280,8 @@ class StreamConfig(ConfigBranch):
                 f"stream.max_squared_particles = {self.max_squared_particles}, so that such an event fits no "
                 f"microbatch; lower the first to {math.isqrt(self.max_squared_particles)} or raise the second"
             )
+        if self.part == "held_out" and not self.held_out:
+            raise ValueError('stream.part = "held_out" needs the share of these events: set stream.held_out')
         if self.slot_bytes < 4096:
             raise ValueError(f"stream.slot_mib = {self.slot_mib} is smaller than one page of 4096 bytes; raise it")
         return self
@@ -292,6 +301,10 @@ class SourceConfig(ConfigBranch):
     ids: Literal["columns", "rows"] = "columns"
     """Ids of events in files without columns of ids. `columns`: such files are refused. `rows`: the ids are a digest of
     the file's footer, and the number of the row (docs/reference/file-formats.md)."""
+    extra: dict[str, str] = {}
+    """Further columns of Parquet files that are handed through, and their types: `{weight = "float64"}` with a number
+    for each event, `{time_ns = "list<float32>"}` for each particle. A list of names takes the types from the first
+    local file. Their values are not checked: NaN stays."""
     depth_kind: Literal["vertical", "slant"] = "vertical"
     """Meaning of depth in the files: metres below the surface, or metres along the track. After decoding it is
     vertical."""
@@ -303,6 +316,12 @@ class SourceConfig(ConfigBranch):
     """Largest share of invalid events in a row group, or in the part of a large one that a unit holds (rounded up to a
     whole event): those are set aside one by one. More of them quarantine it, since its columns are probably not what
     their names say."""
+
+    @field_validator("extra", mode="before")
+    @classmethod
+    def _as_table(cls, extra: Any) -> Any:
+        """Names without types: run_config.py looks them up in the files."""
+        return dict.fromkeys(extra, "") if isinstance(extra, list | tuple) else extra
 
     @field_validator("columns", mode="before")
     @classmethod

@@ -189,7 +189,7 @@ class Layout:
 @dataclass(frozen=True, config=_CHECKED)
 class Tally:
     """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined + held_out +
-    invalid."""
+    filtered + invalid."""
 
     rows_read: Count = 0
     outliers: Count = 0
@@ -201,6 +201,8 @@ class Tally:
     """Data quarantined while decoding."""
     held_out: Count = 0
     """Events held out of training; where only those are read, the others."""
+    filtered: Count = 0
+    """Events that don't fulfil `stream.where`."""
     outside_values: Reason = ""
     """Values among the unit's first ones that lie outside of their physical ranges; empty if none does."""
     invalid: Count = 0
@@ -210,7 +212,7 @@ class Tally:
 
     def adds_up(self, layout: Layout) -> bool:
         """Return True if every row has one fate."""
-        left_out = self.outliers + self.empty + self.quarantined + self.held_out + self.invalid
+        left_out = self.outliers + self.empty + self.quarantined + self.held_out + self.filtered + self.invalid
         return layout.events + left_out == self.rows_read
 
 

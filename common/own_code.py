@@ -45,9 +45,11 @@ def search_path() -> list[str]:
     return [*(folder for folder in sys.path if folder not in ("", here)), here]
 
 
-def require_module(name: str) -> None:
+def require_module(name: str, key: str = "trainer.model") -> None:
     """Raise BadInputError if the module of ``name`` is not to be found, or lacks the name, or if others can change it
-    in the current folder; none of its code is run."""
+    in the current folder; none of its code is run. ``key``: the setting that names it."""
+    if not is_own(name):
+        raise BadInputError(f"{key} = {name!r}: expected package.module:NAME, with names of Python")
     module, _, attribute = name.partition(":")
     if module in sys.modules:
         return
@@ -57,16 +59,16 @@ def require_module(name: str) -> None:
     spec = next((spec for spec in specs if spec is not None), None)
     if spec is None:
         raise BadInputError(
-            f"trainer.model = {name!r}: there is no module {top!r} in the current folder ({Path.cwd()}), in PYTHONPATH"
+            f"{key} = {name!r}: there is no module {top!r} in the current folder ({Path.cwd()}), in PYTHONPATH"
             " or among the installed packages: go to its folder, or set PYTHONPATH"
         )
     for part in below:
         if not spec.submodule_search_locations:
-            raise BadInputError(f"trainer.model = {name!r}: {spec.origin} is no package")
+            raise BadInputError(f"{key} = {name!r}: {spec.origin} is no package")
         folders = list(spec.submodule_search_locations)
         spec = PathFinder.find_spec(part, folders)
         if spec is None:
-            raise BadInputError(f"trainer.model = {name!r}: there is no module {part!r} in {', '.join(folders)}")
+            raise BadInputError(f"{key} = {name!r}: there is no module {part!r} in {', '.join(folders)}")
     if spec.origin is not None and Path(spec.origin).is_relative_to(Path.cwd()):
         require_private(Path(spec.origin), "the code in the current folder,")
     if spec.origin is not None and spec.origin.endswith(tuple(SOURCE_SUFFIXES)):

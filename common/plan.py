@@ -56,6 +56,8 @@ class Stream(IntEnum):
     """Order of the events in a unit: key (seed, epoch, k), with several shards (seed, epoch, k, shard)."""
     BUCKETS = 4
     """Order of the batches in a unit with `stream.length_buckets`: keys as of EVENTS."""
+    TRANSFORM = 5
+    """Numbers for `stream.transform`: keys as of EVENTS."""
 
 
 def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:
@@ -63,8 +65,8 @@ def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(int(stream), *key))))
 
 
-Which = Literal["trained", "held out", "all"]
-"""Choice of events: those for training, those held out of it, or both."""
+Which = Literal["train", "held_out", "all"]
+"""Choice of events by `stream.held_out`: those for training, those held out of it, or both."""
 
 _STEP, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 

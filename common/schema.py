@@ -19,7 +19,12 @@ SCHEMA_VERSION = 2
 """Version of the schema, part of the plan hash: raise it when the meaning or the order of a column changes."""
 
 
-DTYPES = frozenset({"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8"})
+TYPE_NAMES = {
+    **{"bool": "|b1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"},
+    **{"uint8": "|u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8", "float32": "<f4", "float64": "<f8"},
+}
+"""Types of `source.extra`, as a unit's columns have them."""
+DTYPES = frozenset(TYPE_NAMES.values())
 """Types of a unit's columns: numpy's names."""
 
 Per = Literal["event", "particle"]
@@ -270,7 +275,7 @@ class EventSchema:
         columns = tuple(
             replace(column, stored=tuple(source.fields.get(column.name, ()))) for column in self.source_columns
         )
-        return _renamed(replace(self, source_columns=columns, source=source))
+        return _with_extra(_renamed(replace(self, source_columns=columns, source=source)))
 
     def in_own_layout(self) -> EventSchema:
         """Same schema, with the workload's own names of file columns."""
@@ -318,6 +323,30 @@ def _renamed(schema: EventSchema) -> EventSchema:
         return replace(schema, source_columns=tuple(renamed), tables=None)
     except ValueError as error:
         raise BadInputError(f"source.columns: {error}") from None
+
+
+def _with_extra(schema: EventSchema) -> EventSchema:
+    """Schema that hands the columns of its `source.extra` through. Raises BadInputError."""
+    if not schema.source.extra:
+        return schema
+    columns: list[Column] = []
+    for name, kind in schema.source.extra.items():
+        key, number = f"source.extra.{name}", kind.removeprefix("list<").removesuffix(">")
+        if number not in TYPE_NAMES or kind not in (number, f"list<{number}>"):
+            raise BadInputError(
+                f"{key} = {kind!r}: expected a type, one of {', '.join(TYPE_NAMES)}, or one such as list<float32> for a"
+                " number of each particle"
+            )
+        if name in (taken := {*schema._by_name, *(one.path[0] for one in schema.source_columns)}):
+            raise BadInputError(f"{key}: the workload {schema.name} has it already; it has {', '.join(sorted(taken))}")
+        columns.append(Column(name, "event" if kind == number else "particle", TYPE_NAMES[number], (name,)))
+    sources = tuple(SourceColumn(column.name, column.name, 0) for column in columns)
+    return replace(
+        schema,
+        columns=(*schema.columns, *columns),
+        source_columns=(*schema.source_columns, *sources),
+        tables=None,
+    )
 
 
 def _contradictions(schema: EventSchema) -> Iterator[str]:

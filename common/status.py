@@ -157,7 +157,7 @@ class OutputsStatus(Status):
 
 
 class Counters(Status):
-    """Events by their fate, over all restarts of a run: `read` is the sum of the other six (promise 3)."""
+    """Events by their fate, over all restarts of a run: `read` is the sum of the other seven (promise 3)."""
 
     events_read: int = 0
     events_trained: int = 0
@@ -166,6 +166,8 @@ class Counters(Status):
     events_quarantined: int = 0
     events_held_out: int = 0
     """Events held out of training by `stream.held_out`."""
+    events_filtered: int = 0
+    """Events that don't fulfil `stream.where`."""
     events_invalid: int = 0
     """Events set aside one by one because of their values."""
     particles_trained: int = 0
@@ -184,6 +186,7 @@ class Counters(Status):
             + self.events_empty
             + self.events_quarantined
             + self.events_held_out
+            + self.events_filtered
             + self.events_invalid
         )
 
@@ -463,7 +466,7 @@ _COUNTERS = frozenset(
     {
         *("decoders_lost", "events_decoded", "files_planned", "events_planned", "units_planned"),
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
-        *("events_held_out", "events_invalid"),
+        *("events_held_out", "events_filtered", "events_invalid"),
         *("particles_trained", "particles_dropped", "units", "microbatches", "step", "seconds", "num_quarantined"),
         *("wait_put_s", "wait_get_s", "received_bytes"),
     }

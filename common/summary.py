@@ -113,7 +113,7 @@ def unequal_fates(counters: Counters) -> str:
         f"{counters.events_read} read, but {counters.events_trained} trained"
         f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
         f" + {counters.events_quarantined} quarantined + {counters.events_held_out} held out"
-        f" + {counters.events_invalid} invalid"
+        f" + {counters.events_filtered} filtered + {counters.events_invalid} invalid"
     )
 
 
@@ -140,10 +140,12 @@ class Summary(BaseModel):
     events_quarantined: int
     events_held_out: int
     """Events held out of training by `stream.held_out`."""
+    events_filtered: int
+    """Events that don't fulfil `stream.where`."""
     events_invalid: int
     """Events set aside one by one because of their values."""
     adds_up: bool
-    """True if `events_read` is the sum of the other six. False is a bug: the run counts as failed."""
+    """True if `events_read` is the sum of the other seven. False is a bug: the run counts as failed."""
     particles_trained: int
     particles_dropped: int
     steps: int
@@ -234,9 +236,11 @@ def summary_lines(summary: Summary) -> list[str]:
     }
     if summary.events_held_out:
         fates["held out"] = summary.events_held_out
+    if summary.events_filtered:
+        fates["filtered"] = summary.events_filtered
     if summary.events_invalid:
         fates["invalid"] = summary.events_invalid
-    how_many = {4: "four", 5: "five", 6: "six"}[len(fates)]
+    how_many = {4: "four", 5: "five", 6: "six", 7: "seven"}[len(fates)]
     equals = "=" if summary.adds_up else "≠"
     restarts = ", ".join(f"{service} {count}" for service, count in summary.restarts.items() if count)
     lines = [

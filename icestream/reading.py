@@ -64,7 +64,7 @@ def read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays
         update={"shuffle": True, "unit_events": missing * READ_FACTOR, "batch_events": missing * MOST_TRAINERS}
         | {"slot_mib": max(_SLOT_MIB, config.stream.slot_mib)}
     )
-    which: Which = "held out" if config.stream.held_out else "all"
+    which: Which = "held_out" if config.stream.held_out else "all"
     where = f"trainer.validation.input = {list(inputs)}" if inputs else "the run's inputs"
     report = refuse if inputs else partial(logger.warning, "validation block: left out: %s")
     settings = replace(file_settings(config), stream=stream)
@@ -162,10 +162,11 @@ def read_units(
     ``which``: of the events, where `stream.held_out` holds some out of training. ``report`` gets the faults of files.
     """
     # Epoch 1: outliers are written to a file in epoch 0 only, and these don't belong to a run.
+    stream = stream.model_copy(update={"part": which})
     capacity = SlotCapacity(workload, stream)
     units = plan_block(0, 0, 1, staged, capacity=capacity, stream=stream, seed=seed)
     with closing(ContentReader(workload)) as reader:
-        decode = Decode(workload, stream, seed, run_dir, reader, which)
+        decode = Decode(workload, stream, seed, run_dir, reader)
         for unit in units:
             particles = sum(part.particles for part in unit.parts)
             slot = np.empty(capacity.bytes_needed(max(unit.rows, 1), particles), np.uint8)
@@ -285,11 +286,11 @@ def sampled_events(
         sources = expand(settings.inputs, remotes)
         seen = trained_on(sources, trained_inputs, remotes)
         if which is None:
-            which = "held out" if held_out and seen else "all"
-        if held_out and which == "held out":
+            which = "held_out" if held_out and seen else "all"
+        if held_out and which == "held_out":
             seen = []
         bad: list[str] = []
-        share = {"all": 1.0, "held out": held_out or 1.0, "trained": 1.0 - held_out}[which]
+        share = {"all": 1.0, "held_out": held_out or 1.0, "train": 1.0 - held_out}[which]
         enough_rows = int(READ_FACTOR * events / share) if events else None
         order = numpy_stream(SharedPurpose.SAMPLE_FILES, seed).permutation(len(sources)).tolist()
         with staging(schema, settings, remotes, sources, bad.append) as stage:

@@ -27,6 +27,9 @@ def load_run_config(
     file it is the default one. Files that `icestream convert` imports are refused.
     """
     config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
+    if not all(config.source.extra.values()):
+        flags = {**flags, "source.extra": _with_types(config)}
+        config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "workload" in config.model_fields_set or len(registry.names()) == 1:
         _refuse_other_files(config)
         return config
@@ -57,6 +60,25 @@ def _refuse_other_files(config: Config) -> None:
         f"{shown(str(path))} has the columns of the workload {found}, but this run is of the workload {config.workload}"
         f" (model {config.trainer.model}): use a model of {found} ({models}), or other files"
     )
+
+
+def _with_types(config: Config) -> dict[str, str]:
+    """`source.extra` with the types that the inputs' first local Parquet file gives. Raises BadInputError."""
+    path = next((path for text in config.input for path in _local(text)), None)
+    found: dict[str, str] = {}
+    if path is not None and _columns(path):
+        from common.files.parquet.columns import extra_types
+
+        found = extra_types(path)
+    for name, kind in config.source.extra.items():
+        if not kind and not found:
+            raise BadInputError(
+                f"source.extra names {name!r} without a type, and the inputs have no local Parquet file that tells it:"
+                f' write {{{name} = "float64"}}'
+            )
+        if not kind and name not in found:
+            raise BadInputError(f"source.extra: {shown(str(path))} has no column {name!r}; it has {', '.join(found)}")
+    return {name: kind or found[name] for name, kind in config.source.extra.items()}
 
 
 def _workload_of_columns(columns: Mapping[str, object]) -> str | None:

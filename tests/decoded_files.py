@@ -46,12 +46,13 @@ def planned_in_order(
 
 
 def decoded(
-    units: Sequence[Unit], workload: EventSchema, stream: StreamConfig, run_dir: Path, which: Which = "trained"
+    units: Sequence[Unit], workload: EventSchema, stream: StreamConfig, run_dir: Path, which: Which = "train"
 ) -> list[DecodedUnit]:
     """All of them. ``run_dir``: for outliers."""
     found = []
+    stream = stream.model_copy(update={"part": which})
     with closing(ContentReader(workload)) as reader:
-        decode = Decode(workload, stream, SEED, run_dir, reader, which)
+        decode = Decode(workload, stream, SEED, run_dir, reader)
         for unit in units:
             slot = np.full(stream.slot_bytes, 0xEE, np.uint8)  # what a former unit left
             layout, tally = decode(unit, slot)

@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from common.memory import asked_for_too_much, too_much
 from common.messages import Part
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
 from common.schema import NO_TABLES, EventSchema
+from common.where import Bounds
 
 _KNOWN_FILES = 1024
 
@@ -86,6 +87,12 @@ class ContentReader:
         for path in {part.path for part in parts if part.path and not part.remote}:
             self._own_faults.worked(Path(path))
         return pieces
+
+    def bounds(self, part: Part) -> Bounds:
+        """Bounds of fields in the row group of a part: see Reader."""
+        with suppress(BadRowsError, MachineError):  # read() reports them
+            return self._reader(self._kind(part), part.name).bounds(part) if part.path else {}
+        return {}
 
     def close(self) -> None:
         """Close all files."""

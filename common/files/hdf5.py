@@ -37,6 +37,7 @@ from common.paths import open_file
 from common.plan import Footer, RowGroup, SlotCapacity, cut_spans
 from common.schema import NO_TABLES, EventSchema
 from common.unit_arrays import Array
+from common.where import Bounds
 
 _STANDARD_TYPES = tuple(
     getattr(h5py.h5t, f"{family}{bits}{order}")
@@ -389,6 +390,10 @@ class Hdf5Reader:
         self._workload = workload
         self._layout = workload.tables
         self._files: OrderedDict[str, Tables] = OrderedDict()
+
+    def bounds(self, part: Part) -> Bounds:
+        """Return nothing: HDF5 has no statistics."""
+        return {}
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
         """Return the rows of the parts: see Reader."""

@@ -21,6 +21,7 @@ from common.messages import Part
 from common.native import NativeLibrary, NativeSources
 from common.schema import Column, EventSchema, RelativeField, ValueRule
 from common.unit_arrays import Array
+from common.where import Bounds
 
 _HERE = Path(__file__).parent
 FILES = NativeLibrary(
@@ -296,6 +297,9 @@ class Reader(Protocol):
         the machine, or the stream would.
         """
 
+    def bounds(self, part: Part) -> Bounds:
+        """Least and largest values of fields in the row group of a part, by their names, as far as the file tells."""
+
     def close(self) -> None:
         """Close all files."""
 
@@ -329,6 +333,8 @@ def without_fillers(rows: RaggedRows, workload: EventSchema) -> RaggedRows:
 def _rules_of(column: Column, workload: EventSchema) -> list[ValueRule]:
     """Rules of the column's fields; a field of floats without one must be finite."""
     rules = [rule for rule in workload.rules if rule.column == column.name]
+    if column.name in workload.source.extra:  # handed through as they are: a reconstruction that failed may be NaN
+        return rules
     if "f" in column.dtype:
         ruled = {rule.field for rule in rules}
         rules += [ValueRule(column.name, field) for field in range(len(column.fields)) if field not in ruled]

@@ -15,11 +15,13 @@ from common.config import StreamConfig
 from common.errors import BadInputError, TransientError
 from common.files.inputs import require_local
 from common.files.local import named_inputs
+from common.own_code import require_module
 from common.paths import CONFIG_FILE, NODE_FILE, RUN_ID_FILE, user_path
 from common.plan import SlotCapacity, plan_hash
 from common.status import TrainerStatus
 from common.summary import PlannedShard, ShardEvents, imbalance, planned_name, planned_shard
 from common.text import shown
+from common.where import Where
 from services.config.root import Config, load_config, require_open_files
 from services.config.settings import make_ranges
 from services.fetcher.shared_folder import list_path, num_files
@@ -37,7 +39,12 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
     """
     require_open_files(config)
     make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
-    SlotCapacity(config.stored_workload(), config.stream)
+    schema = config.stored_workload()
+    SlotCapacity(schema, config.stream)
+    if config.stream.where:
+        Where(config.stream.where, schema)
+    if config.stream.transform:
+        require_module(config.stream.transform, "stream.transform")
     refuse_data_folder(run_dir, config)
     if config.trainer.start_from:
         try:

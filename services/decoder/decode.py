@@ -10,12 +10,13 @@ import errno
 import itertools
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +25,28 @@ import pyarrow.parquet as pq
 
 from common.atomic_file import Publishing, replacing
 from common.config import StreamConfig
-from common.errors import MachineError
-from common.files.rows import BadRowsError, Beat, BrokenRule, RaggedRows, Reader, offsets_of, take_particles, take_rows
+from common.errors import BadInputError, MachineError
+from common.files.rows import (
+    BadRowsError,
+    Beat,
+    BrokenRule,
+    RaggedRows,
+    Reader,
+    counts_of_kept,
+    offsets_of,
+    take_particles,
+    take_rows,
+)
 from common.invalid_events import BrokenRules, OutsideValues, sum_of_rules
 from common.memory import asked_for_too_much, free_heap, too_much
 from common.messages import MAX_EXAMPLE_BYTES, InvalidEvents, Layout, Part, Quarantined, Tally, Unit, shortened
-from common.plan import Stream, Which, generator, is_held_out, plan_hash
+from common.own_code import described, import_own
+from common.plan import Stream, generator, is_held_out, plan_hash
 from common.schema import EventSchema, UnitArrays
 from common.status import INVALID_FOLDER, OUTLIER_FOLDER
 from common.text import shown
 from common.unit_arrays import unit_arrays
+from common.where import Where
 from services.decoder.microbatch import bucketed, microbatch_bounds
 
 _NAME_SHOWN = 300
@@ -178,8 +191,6 @@ class Decode:
     seed: int
     run_dir: Path
     reader: Reader
-    which: Which = "trained"
-    """Events for the slot, where `stream.held_out` holds some out."""
     publishing: Publishing = nullcontext
     """Context in which a file of outliers takes its name."""
 
@@ -190,18 +201,12 @@ class Decode:
 
         ``bad``: parts that are not to be read, with the reason.
         """
-        parts, pieces, left_out = self._read(unit, beat, bad)
+        wanted = [part for part in unit.parts if part in bad or self._may_hold(part)]
+        parts, pieces, left_out = self._read(wanted, beat, bad)
         counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
-        is_outlier, is_empty, is_other, is_invalid = self._aside(pieces, counts)
-        order = self._order(unit, is_outlier | is_empty | is_other | is_invalid, counts)
-        offsets = offsets_of(counts if order is None else counts[order])
-        bounds = microbatch_bounds(
-            offsets, self.stream.microbatch_events, self.stream.max_particles, self.stream.max_squared_particles
-        )
-        layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
-        arrays = unit_arrays(slot, self.workload, layout)
-        arrays.offsets[:] = offsets
-        arrays.microbatch_bounds[:] = bounds
+        is_outlier, is_empty, is_other, is_filtered, is_invalid = self._aside(pieces, counts)
+        order = self._order(unit, is_outlier | is_empty | is_other | is_filtered | is_invalid, counts)
+        layout, arrays = self._laid_out(slot, offsets_of(counts if order is None else counts[order]))
         outside_values = self._outside_values(parts, pieces)
         if order is None:
             _copy(arrays, parts, pieces)
@@ -213,6 +218,8 @@ class Decode:
                 _gather(arrays, sources, pieces, order)
         if self.workload.finish_unit is not None:
             self.workload.finish_unit(arrays, self.workload.source)
+        if self.stream.transform:
+            layout = self._transformed(unit, slot, layout, arrays)
         tally = Tally(
             rows_read=unit.rows,
             outliers=int(is_outlier.sum()),
@@ -221,6 +228,7 @@ class Decode:
             particles_dropped=sum(piece.particles_dropped for piece in pieces),
             bad=tuple(left_out),
             held_out=int(is_other.sum()),
+            filtered=int(is_filtered.sum()) + unit.rows - sum(part.rows for part in wanted),
             outside_values=outside_values,
             invalid=int(is_invalid.sum()),
             broken_rules=broken_rules(parts, pieces),
@@ -232,12 +240,71 @@ class Decode:
         """Plan hash, in the outlier files' names."""
         return plan_hash(self.workload, self.stream, self.seed)
 
+    @cached_property
+    def _where(self) -> Where | None:
+        return Where(self.stream.where, self.workload) if self.stream.where else None
+
+    @cached_property
+    def _transform(self) -> Callable[..., Any]:
+        """Function of the user's. Raises BadInputError."""
+        function: Callable[..., Any] = import_own(self.stream.transform)
+        return function
+
+    def _may_hold(self, part: Part) -> bool:
+        return self._where is None or self._where.may_hold(self.reader.bounds(part))
+
+    def _laid_out(self, slot: npt.NDArray[np.uint8], offsets: Int64) -> tuple[Layout, UnitArrays]:
+        """Layout and arrays of a slot for events with these offsets, which are cut into microbatches."""
+        bounds = microbatch_bounds(
+            offsets, self.stream.microbatch_events, self.stream.max_particles, self.stream.max_squared_particles
+        )
+        layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
+        arrays = unit_arrays(slot, self.workload, layout)
+        arrays.offsets[:] = offsets
+        arrays.microbatch_bounds[:] = bounds
+        return layout, arrays
+
+    def _transformed(self, unit: Unit, slot: npt.NDArray[np.uint8], layout: Layout, arrays: UnitArrays) -> Layout:
+        """Have the user's function change the unit in its slot; the layout after that. Raises BadInputError."""
+        columns = arrays.event_columns | arrays.particle_columns
+        events, particles = (
+            {one.name: columns[one.name] for one in self.workload.columns_per(per)} for per in ("event", "particle")
+        )
+        given = events | particles
+        try:
+            random = generator(Stream.TRANSFORM, self.seed, *self._key(unit))
+            keep = self._transform(events, particles, arrays.offsets.copy(), random)
+            for name, column in (events | particles).items():
+                if column is not given[name]:  # an array of the function's own
+                    given[name][:] = column
+            if keep is None:
+                return layout
+            keep = np.asarray(keep)
+            if keep.dtype != np.bool_ or keep.shape != (layout.particles,):
+                expected = f"None, or bool of shape ({layout.particles},), true for the particles that stay"
+                raise TypeError(f"it returned {keep.dtype} of shape {keep.shape}; expected {expected}")
+        except Exception as error:
+            files = ", ".join(dict.fromkeys(part.name for part in unit.parts))[:_NAME_SHOWN]
+            told = f"stream.transform = {self.stream.transform!r} failed in unit {unit.k} of {files}"
+            raise BadInputError(f"{told}: {described(error)}") from error
+        # Copies, as the places of all arrays in the slot change.
+        stay = {name: column[keep] for name, column in arrays.particle_columns.items()}
+        stay |= {name: column.copy() for name, column in arrays.event_columns.items()}
+        layout, arrays = self._laid_out(slot, offsets_of(counts_of_kept(np.diff(arrays.offsets), keep)))
+        for name, column in (arrays.event_columns | arrays.particle_columns).items():
+            column[:] = stay[name]
+        return layout
+
+    def _key(self, unit: Unit) -> tuple[int, ...]:
+        """Key of the random numbers of a unit."""
+        return (unit.epoch, unit.k) if self.stream.shard is None else (unit.epoch, unit.k, self.stream.shard)
+
     def _read(
-        self, unit: Unit, beat: Beat, known: Mapping[Part, str]
+        self, of_unit: Sequence[Part], beat: Beat, known: Mapping[Part, str]
     ) -> tuple[list[Part], list[RaggedRows], list[Quarantined]]:
         """Good parts, their rows in one or more pieces, and the bad parts, those ``known`` among them."""
         bad = [Quarantined(part.file, part.row_group, part.rows, shown(reason)) for part, reason in known.items()]
-        of_unit = sorted((part for part in unit.parts if part not in known), key=lambda part: part.file)
+        of_unit = sorted((part for part in of_unit if part not in known), key=lambda part: part.file)
         if not of_unit:
             return [], [], bad
         try:
@@ -274,23 +341,26 @@ class Decode:
         require_few(parts, pieces, self.workload.source.max_invalid_share)
         return pieces
 
-    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool, Bool, Bool]:
-        """Masks of the rows that are outliers, that are dropped as empty, that are not to be read, and that are
-        invalid. (R,) each.
+    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool, Bool, Bool, Bool]:
+        """Masks of the rows that are outliers, empty, of the other part of `stream.held_out`, filtered, and invalid.
+        (R,) each.
 
-        A row has one fate. An event is held out whatever else it is, unless it is invalid: its id may be, too. One that
-        is null has no id, and is empty.
+        A row has one fate. An event is filtered or held out whatever else it is, unless it is invalid. One that is null
+        has no values, and is empty.
         """
-        is_invalid, is_other = invalid_rows(pieces), self._is_other(pieces)
-        is_outlier, is_null = counts > self.stream.outlier_above, np.zeros(len(counts), np.bool_)
-        is_empty = (counts == 0) & self.stream.drop_empty
+        is_invalid = invalid_rows(pieces)
+        is_null = np.zeros(len(counts), np.bool_)  # an invalid row counts as null
         if any(piece.is_null is not None for piece in pieces):
             is_null = np.concatenate(
                 [np.zeros(len(p.counts), np.bool_) if p.is_null is None else p.is_null for p in pieces]
             )
-        is_other &= ~is_null  # an invalid row counts as null
-        is_empty = (is_empty | is_null) & ~(is_other | is_invalid)
-        return is_outlier & ~(is_empty | is_other), is_empty, is_other, is_invalid
+        is_filtered = np.zeros(len(counts), np.bool_)
+        if self._where is not None and pieces:
+            kept = [self._where.mask(piece.event_columns, piece.counts) for piece in pieces]
+            is_filtered = ~(np.concatenate(kept) | is_null)
+        is_other = self._is_other(pieces) & ~(is_null | is_filtered)
+        is_outlier = (counts > self.stream.outlier_above) & ~(is_null | is_other | is_filtered)
+        return is_outlier, is_null & ~is_invalid, is_other, is_filtered, is_invalid
 
     def _outside_values(self, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> str:
         """Values outside of their physical ranges among the first of each file; empty if there are none."""
@@ -302,24 +372,23 @@ class Decode:
         return "".join(shown(f"{where}: {problem}") for problem in found.problems())
 
     def _is_other(self, pieces: Sequence[RaggedRows]) -> Bool:
-        """True for the rows that ``which`` excludes. (R,)."""
+        """True for the rows that `stream.part` excludes. (R,)."""
         share, identity = self.stream.held_out, self.workload.identity
-        if not pieces or not share or self.which == "all":
+        if not pieces or not share or self.stream.part == "all":
             return np.zeros(sum(len(piece.counts) for piece in pieces), np.bool_)
         assert identity is not None  # the configuration was checked
         held_out = np.concatenate([is_held_out(piece.event_columns[identity], share) for piece in pieces])
-        return held_out if self.which == "trained" else ~held_out
+        return held_out if self.stream.part == "train" else ~held_out
 
     def _order(self, unit: Unit, is_aside: Bool, counts: Int64) -> Int64 | None:
         """Rows for the slot, in their order there, given the particles of each; None: all of them, as they are."""
         order = None
-        key = (unit.epoch, unit.k) if self.stream.shard is None else (unit.epoch, unit.k, self.stream.shard)
         if self.stream.shuffle:
-            order = generator(Stream.EVENTS, self.seed, *key).permutation(len(is_aside))
+            order = generator(Stream.EVENTS, self.seed, *self._key(unit)).permutation(len(is_aside))
         if is_aside.any():
             order = np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
         if order is not None and self.stream.shuffle and self.stream.length_buckets > 1:
-            random = generator(Stream.BUCKETS, self.seed, *key)
+            random = generator(Stream.BUCKETS, self.seed, *self._key(unit))
             of_order = bucketed(counts[order], self.stream.shard_batch_events, self.stream.length_buckets, random)
             order = order[of_order]
         return order

@@ -287,8 +287,8 @@ class FetcherService:
         is_barren = self._epochs.is_barren(places.complete_epochs) if self._epochs else places.has_barren_epoch
         if not self._config.epochs and is_barren:
             raise BadInputError(
-                "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined or held out, "
-                "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
+                "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined, held out or"
+                " filtered, and epochs = 0 would never end; check stream.max_particles_per_event, stream.where, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )

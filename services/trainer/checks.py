@@ -140,7 +140,8 @@ def fates_of(counters: Counters) -> str:
         "outliers (more particles than stream.max_particles_per_event)": counters.events_outlier,
         "empty": counters.events_empty,
         "quarantined": counters.events_quarantined,
-        "held out (stream.held_out)": counters.events_held_out,
+        "held out (stream.held_out, stream.part)": counters.events_held_out,
+        "filtered (stream.where)": counters.events_filtered,
         "invalid": counters.events_invalid,
     }
     return ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)

@@ -112,7 +112,7 @@ class StreamPosition(BaseModel):
         if not tally.adds_up(unit.layout):
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         changed = self.is_changed(unit)
-        outliers, empty, held_out, quarantined = self._fates(unit)
+        outliers, empty, held_out, filtered, quarantined = self._fates(unit)
         is_whole = unit.slot >= 0 and not changed
         invalid = tally.invalid if is_whole else 0
         cursor = Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0)
@@ -126,11 +126,12 @@ class StreamPosition(BaseModel):
                 "source": unit.source,
                 "counters": _plus(
                     before.counters,
-                    events_read=outliers + empty + held_out + quarantined + invalid,
+                    events_read=outliers + empty + held_out + filtered + quarantined + invalid,
                     events_invalid=invalid,
                     events_outlier=outliers,
                     events_empty=empty,
                     events_held_out=held_out,
+                    events_filtered=filtered,
                     events_quarantined=quarantined,
                     particles_dropped=tally.particles_dropped,
                     units=1,
@@ -145,25 +146,26 @@ class StreamPosition(BaseModel):
     def _is_open(self, unit: DeliveredUnit) -> bool:
         return self.cursor.unit == unit.k and self.cursor.microbatch > 0
 
-    def _fates(self, unit: DeliveredUnit) -> tuple[int, int, int, int]:
-        """Outliers, empty, held out and quarantined events to be counted at the end of a unit.
+    def _fates(self, unit: DeliveredUnit) -> tuple[int, ...]:
+        """Outliers, empty, held out, filtered and quarantined events to be counted at the end of a unit.
 
         If a unit was skipped, or has changed since a part of it was trained, every event that was neither trained nor
         set aside now is quarantined: the number of events read equals the number of rows.
         """
         tally = unit.tally
         if unit.slot >= 0 and not self.is_changed(unit):
-            return tally.outliers, tally.empty, tally.held_out, tally.quarantined
+            return tally.outliers, tally.empty, tally.held_out, tally.filtered, tally.quarantined
         left = max(tally.rows_read - self.open_unit_events, 0)
-        outliers = min(tally.outliers, left)
-        empty = min(tally.empty, left - outliers)
-        held_out = min(tally.held_out, left - outliers - empty)
-        return outliers, empty, held_out, left - outliers - empty - held_out
+        fates = []
+        for fate in (tally.outliers, tally.empty, tally.held_out, tally.filtered):
+            fates.append(min(fate, left))
+            left -= fates[-1]
+        return (*fates, left)
 
     def _change(self, unit: DeliveredUnit) -> str:
         return (
             f"unit {unit.k} has changed since it was begun: {self.open_unit_events} of its events were trained, "
-            f"{self._fates(unit)[3]} are quarantined, and training continues after it"
+            f"{self._fates(unit)[-1]} are quarantined, and training continues after it"
         )
 
     def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:

@@ -212,7 +212,14 @@ def test_the_digest_of_an_inventory_is_that_of_all_its_ranges_in_order() -> None
     "stream",
     [
         *({"block_files": 4}, {"batch_events": 9}, {"max_particles": 51}, {"max_particles_per_event": 21}),
-        *({"drop_empty": True}, {"shuffle": False}, {"slot_mib": 0.02}, {"held_out": 0.1}),
+        *(
+            {"where": "muons.count > 0"},
+            {"part": "all"},
+            {"transform": "a:b"},
+            {"shuffle": False},
+            {"slot_mib": 0.02},
+            {"held_out": 0.1},
+        ),
         *({"max_squared_particles": 900}, {"length_buckets": 2}, {"shards": 2}),
     ],
 )

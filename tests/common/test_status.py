@@ -72,11 +72,11 @@ def test_a_status_that_can_not_be_written_ends_no_service_and_is_told(
 
 def test_counters_add_up_when_every_event_has_one_fate() -> None:
     fates = {"events_trained": 5, "events_outlier": 1, "events_empty": 2, "events_quarantined": 3}
-    fates |= {"events_held_out": 4, "events_invalid": 6}
-    assert Counters(events_read=21, **fates).adds_up()
-    assert not Counters(events_read=22, **fates).adds_up()
+    fates |= {"events_held_out": 4, "events_filtered": 7, "events_invalid": 6}
+    assert Counters(events_read=28, **fates).adds_up()
+    assert not Counters(events_read=29, **fates).adds_up()
     for name in fates:
-        assert not Counters(events_read=21, **(fates | {name: 0})).adds_up()
+        assert not Counters(events_read=28, **(fates | {name: 0})).adds_up()
 
 
 @pytest.mark.process

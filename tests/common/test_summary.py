@@ -75,7 +75,7 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
     assert list(stored) == [
         *("exit_status", "exit_code"),
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
-        *("events_held_out", "events_invalid", "adds_up"),
+        *("events_held_out", "events_filtered", "events_invalid", "adds_up"),
         *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
         *("events_per_s", "particles_per_s", "session_events_per_s"),
         *("restarts", "checkpoint", "quarantined", "num_quarantined", "invalid", "warnings", "error"),
@@ -93,8 +93,8 @@ def test_the_table_shows_every_fate_and_every_quarantined_line() -> None:
     assert "restarts: decoder 2" in text
 
 
-@pytest.mark.parametrize("fate", ["held_out", "invalid"])
-def test_events_held_out_or_invalid_are_a_fifth_fate_where_there_are_any(fate: str) -> None:
+@pytest.mark.parametrize("fate", ["held_out", "filtered", "invalid"])
+def test_events_held_out_filtered_or_invalid_are_a_fifth_fate_where_there_are_any(fate: str) -> None:
     words = ["events", *fate.split("_")]
     assert " ".join(words[1:]) not in "\n".join(summary_lines(finished(STATUS)))
     counters = COUNTERS.model_copy(update={"events_read": 1070, f"events_{fate}": 70})
@@ -106,8 +106,7 @@ def test_events_held_out_or_invalid_are_a_fifth_fate_where_there_are_any(fate: s
     assert "  invalid: 3 events: column 'muons'" in summary_lines(summary)
     lost = finished(STATUS.model_copy(update={"counters": counters.model_copy(update={f"events_{fate}": 69})}))
     assert (lost.adds_up, lost.exit_status) == (False, "failed")
-    told = "+ 69 held out + 0 invalid" if fate == "held_out" else "+ 0 held out + 69 invalid"
-    assert f"{told}; this is a bug" in str(lost.error)
+    assert f"+ 69 {' '.join(words[1:])}" in str(lost.error)
 
 
 def read(events: int, **fates: int) -> Counters:

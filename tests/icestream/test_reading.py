@@ -110,7 +110,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         read(make_config(bad), tmp_path)
     empty = write_events(tmp_path / "empty.parquet", make_events([0, 0]))
     with pytest.raises(BadInputError, match="no usable event"):
-        read(make_config(empty, stream={"drop_empty": True}), tmp_path)
+        read(make_config(empty, stream={"where": "muons.count > 0"}), tmp_path)
 
 
 # ------------------------------------------------------------------ events held out of training
@@ -285,7 +285,7 @@ def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_other
     assert len({number // 100 for number in chosen}) == 3, "from all files"
     assert sorted(read(0, "others")[0]) == list(range(300))
     files = ["0.parquet", "1.parquet", "2.parquet"]
-    chosen, warned = read(0, str(tmp_path), "trained")
+    chosen, warned = read(0, str(tmp_path), "train")
     assert (set(chosen), warned) == (set(range(300)) - held_out, files)
     assert read(0, str(tmp_path), "all")[1] == files
     assert read(0, str(tmp_path), share=0.0)[1] == files, "a run that held nothing out was trained on them"

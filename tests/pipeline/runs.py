@@ -321,7 +321,7 @@ class Summary(dict[str, Any]):
         assert sum(self.events.values()) == self["events_read"] == events, self
 
 
-FATES = ("trained", "outlier", "empty", "quarantined", "held_out", "invalid")
+FATES = ("trained", "outlier", "empty", "quarantined", "held_out", "filtered", "invalid")
 
 
 def place_of(line: str) -> tuple[int, int, int]:

@@ -254,7 +254,7 @@ def _predicted(
         geometry = Geometry(predictor.position_S3.cpu().numpy())
         events = predicted_events(files.arrays, p_E3, geometry)
     notes = []
-    if files.which == "held out":
+    if files.which == "held_out":
         notes.append(
             f"of the files of the training: only the {predictor.run.held_out:.1%} of the events held out of it"
         )

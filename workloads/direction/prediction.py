@@ -257,7 +257,7 @@ def prediction_stream(stream: StreamConfig) -> StreamConfig:
     """Stream settings of the run for all events in order: none is an outlier, and memory is bounded."""
     update = {"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS, "shuffle": False}
     limits = {"max_particles": MOST_PULSES, "max_particles_per_event": 0, "max_squared_particles": 0}
-    return stream.model_copy(update=update | limits | {"slot_mib": _SLOT_MIB, "drop_empty": False})
+    return stream.model_copy(update=update | limits | {"slot_mib": _SLOT_MIB, "where": "", "transform": ""})
 
 
 class TrainedDirections(TrainedModel):

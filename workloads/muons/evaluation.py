@@ -163,7 +163,7 @@ def reading_notes(files: FileEvents) -> Iterator[str]:
     dropped = sum(tally.particles_dropped for tally in files.tallies)
     outliers = sum(tally.outliers for tally in files.tallies)
     empty = sum(tally.empty for tally in files.tallies)
-    if files.which == "held out":
+    if files.which == "held_out":
         yield "the model was trained on these files: only events that its run held out of training are used"
     if dropped:
         yield f"{dropped:,} fillers (muons with E ≤ 0) were dropped from the real events"

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from common.errors import BadInputError
 from common.files.rows import BadList, BadNumber, Bool, Int64
@@ -26,6 +28,20 @@ _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "float"}
 def is_list(kind: pa.DataType) -> bool:
     """True for each of the three list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def extra_types(path: Path) -> dict[str, str]:
+    """Return the types of a file's columns, by name, as `source.extra` has them; nothing of a damaged file."""
+    try:
+        return {field.name: _extra_type(field.type) for field in pq.read_schema(path)}
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def _extra_type(kind: pa.DataType) -> str:
+    if is_list(kind):
+        return f"list<{_extra_type(kind.value_type)}>"
+    return {"float": "float32", "double": "float64", "halffloat": "float32"}.get(str(kind), str(kind))
 
 
 def schema_problem(schema: pa.Schema, workload: EventSchema) -> str | None:

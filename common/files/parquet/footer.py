@@ -46,8 +46,8 @@ _MAGIC = b"PAR1"
 _MOST_DEPTH = 16
 _MOST_BYTES = 64 << 20
 """Maximum size of a footer: 10,000 row groups of 40 columns with statistics have 40 MB."""
-_MOST_STRUCTS = 1 << 19
-"""Maximum structs in a footer: two for each column of a row group."""
+_MOST_STRUCTS = 3 << 18
+"""Maximum structs in a footer: three for each column of a row group."""
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 PARSE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
@@ -61,7 +61,7 @@ Struct = dict[int, Any]
 Wanted = dict[int, Any]
 """Wanted fields by field number: those of its structs, or None for a value; other fields are skipped."""
 
-_COLUMN: Wanted = dict.fromkeys((1, 3, 4, 5, 6, 7, 9, 11))
+_COLUMN: Wanted = dict.fromkeys((1, 3, 4, 5, 6, 7, 9, 11)) | {12: {5: None, 6: None}}
 _ELEMENT: Wanted = dict.fromkeys((1, 3, 4, 5))
 _FOOTER: Wanted = {2: _ELEMENT, 3: None, 4: {1: {1: None, 3: _COLUMN}, 3: None}}
 
@@ -70,6 +70,8 @@ MOST_ROWS = 1 << 25
 """Maximum rows of a row group whose particles must be counted: 16 bytes of memory each."""
 _MOST_WIDTHS = 8
 """Tolerated factor on the numbers of an event's list: below it, a list that is too long is a bad row, no bad file."""
+_NUMBER_TYPES = {1: "<i4", 2: "<i8", 4: "<f4", 5: "<f8"}
+"""Physical types of numbers: numpy's names."""
 _DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
 _VALUES: Wanted = {1: None}
 _HEADER: Wanted = {1: None, 2: None, 3: None, 5: _VALUES, 7: _VALUES, 8: _VALUES}
@@ -103,6 +105,12 @@ class ColumnChunk:
     start: int
     """First byte in the file."""
     num_bytes: int
+    bounds: tuple[float, float] | None = None
+    """Least and largest number, by its statistics; None: unknown."""
+
+    def is_of(self, name: str) -> bool:
+        """Return True for a leaf of that top-level column, and for the leaf of that dotted path."""
+        return name in (self.path[0], ".".join(self.path))
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ class RowGroupMetadata:
     def column(self, name: str) -> ColumnChunk:
         """First leaf of a top-level column, or the leaf of that dotted path. Raises KeyError."""
         for column in self.columns:
-            if name in (column.path[0], ".".join(column.path)):
+            if column.is_of(name):
                 return column
         raise KeyError(name)
 
@@ -197,8 +205,20 @@ def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]
             raise DamagedFooter(f"column {name} has {values} values in {rows} rows")
         # 0: no such page; some writers use it for "no dictionary".
         start = min((place for place in (column[9], column.get(11, 0)) if place), default=0)
-        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes))
+        bounds = _bounds(column.get(12, {}), kind)
+        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes, bounds))
     return RowGroupMetadata(rows, tuple(columns))
+
+
+def _bounds(statistics: Struct, kind: int) -> tuple[float, float] | None:
+    """Least and largest number of a column; None if they are absent, or may be others."""
+    dtype = np.dtype(_NUMBER_TYPES.get(kind, "V0"))
+    stored = statistics.get(6, b""), statistics.get(5, b"")
+    if not dtype.itemsize or any(len(one) != dtype.itemsize for one in stored):
+        return None
+    low, high = (np.frombuffer(one, dtype)[0].item() for one in stored)
+    is_sure = low <= high and (dtype.kind == "f" or low >= 0)  # unsigned ones look the same, and NaN is none
+    return (low, high) if is_sure else None
 
 
 def _leaves(schema: Sequence[Struct]) -> list[tuple[tuple[str, ...], int, int]]:

@@ -30,7 +30,7 @@ from common.files.parquet.columns import (
     schema_problem,
     stored_matrix,
 )
-from common.files.parquet.footer import DamagedFooter, footer_digest, parse_footer
+from common.files.parquet.footer import DamagedFooter, RowGroupMetadata, footer_digest, parse_footer
 from common.files.parquet.plain import PlainFile, PlainRows, UnusualError
 from common.files.rows import (
     FILES,
@@ -53,6 +53,7 @@ from common.messages import Part
 from common.paths import open_file
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
+from common.where import Bounds, event_fields
 
 _ID_BITS = 63
 """Bits of a made id: it fits signed and unsigned columns."""
@@ -385,6 +386,18 @@ class ParquetReader:
                 rows.add(batch)
         return rows.all()
 
+    def bounds(self, part: Part) -> Bounds:
+        """Bounds of event columns in the row group of a part: see Reader."""
+        known: dict[str, tuple[float, float]] = {}
+        with suppress(OSError, BadInputError, MemoryError, pa.ArrowException, *LIBRARY_ERRORS):  # read() reports them
+            groups = self._open(part.path, own_copy=bool(part.remote)).row_groups[part.row_group :][:1]
+            for name, (column, field) in event_fields(self._workload).items():
+                for source in self._workload.source_columns:
+                    of_source = [one.bounds for group in groups for one in group.columns if one.is_of(source.name)]
+                    if source.into == column and source.field in (None, field) and of_source and of_source[0]:
+                        known[name] = of_source[0]
+        return known
+
     def close(self) -> None:
         """Close all files."""
         for path in list(self._files):
@@ -531,6 +544,8 @@ class _File:
     """Columns to read."""
     ids: MissingIds | None
     """Ids that the file has no columns for; None: it has all."""
+    row_groups: tuple[RowGroupMetadata, ...]
+    """Metadata of the row groups; none if only Arrow can read them."""
     plain: PlainFile | None
     """The same file for reading in C++; None: Arrow reads it."""
 
@@ -554,11 +569,14 @@ class _File:
                 raise BadInputError(problem)
             leaves = [file.schema.column(i).path for i in range(len(file.schema))]
             names, ids = list(read_names(schema, leaves, workload).values()), MissingIds.of(schema, workload, path)
-            plain = None
-            if FILES.used is not None and ids is None:
-                with suppress(DamagedFooter):  # Arrow reads it, or reports it
-                    plain = PlainFile.of(file, opened.fileno(), parse_footer(Path(name)), workload)
-            return cls(file, names, ids, plain)
+            plain: PlainFile | None = None
+            row_groups: tuple[RowGroupMetadata, ...] = ()
+            with suppress(DamagedFooter):  # Arrow reads it, or reports it
+                footer = parse_footer(Path(name))
+                row_groups = footer.row_groups
+                if FILES.used is not None and ids is None:
+                    plain = PlainFile.of(file, opened.fileno(), footer, workload)
+            return cls(file, names, ids, row_groups, plain)
 
     def read_by_arrow(self) -> None:
         """Leave this file to Arrow from now on."""

@@ -25,6 +25,7 @@ from common.unit_arrays import SlotMismatch, content_digest, slot_bytes_needed
 from services.decoder.microbatch import microbatch_bounds
 from workloads.muons.columns import MUONS
 
+NOT_EMPTY = "muons.count > 0"
 unit_files = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), min_size=1, max_size=4)
 
 
@@ -55,18 +56,18 @@ def reference(
     order = list(range(len(rows)))
     if stream.shuffle:
         order = generator(Stream.EVENTS, SEED, unit.epoch, unit.k).permutation(len(rows)).tolist()
-    kept, outliers, empty, held_out = [], 0, 0, 0
+    kept, outliers, filtered, held_out = [], 0, 0, 0
     for i in order:
         num_muons = len(rows[i][2].muons)
-        if is_held_out(np.array([[rows[i][2].major, rows[i][2].minor]], np.uint64), stream.held_out)[0]:
+        if num_muons == 0 and stream.where:
+            filtered += 1
+        elif is_held_out(np.array([[rows[i][2].major, rows[i][2].minor]], np.uint64), stream.held_out)[0]:
             held_out += 1
         elif num_muons > stream.outlier_above:
             outliers += 1
-        elif num_muons == 0 and stream.drop_empty:
-            empty += 1
         else:
             kept.append(rows[i])
-    return kept, Tally(rows_read=len(rows), outliers=outliers, empty=empty, held_out=held_out)
+    return kept, Tally(rows_read=len(rows), outliers=outliers, filtered=filtered, held_out=held_out)
 
 
 def assert_holds(arrays: UnitArrays, expected: Sequence[tuple[int, int, Event]]) -> None:
@@ -87,7 +88,7 @@ def assert_holds(arrays: UnitArrays, expected: Sequence[tuple[int, int, Event]])
 @given(
     unit_files,
     st.booleans(),
-    st.booleans(),
+    st.sampled_from(["", NOT_EMPTY]),
     st.integers(0, 3),
     st.integers(0, 50),
     st.sampled_from([0.0, 0.2, 0.9]),
@@ -97,14 +98,14 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     tmp_path_factory: pytest.TempPathFactory,
     counts: list[list[int]],
     shuffle: bool,
-    drop_empty: bool,
+    where: str,
     epoch: int,
     k: int,
     held_out: float,
     max_squared: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("unit")
-    stream = stream_of(shuffle=shuffle, drop_empty=drop_empty, held_out=held_out, max_squared_particles=max_squared)
+    stream = stream_of(shuffle=shuffle, where=where, held_out=held_out, max_squared_particles=max_squared)
     content = [make_events(file, first=1000 * index) for index, file in enumerate(counts)]
     unit = unit_of(folder, content, k=k, epoch=epoch)
     one = decode(unit, stream, folder)
@@ -176,7 +177,7 @@ def test_one_bad_event_costs_one_event(tmp_path: Path, shuffle: bool) -> None:
     second[7] = replace(second[7], primary=(5.0, 0.5, 4.0))
     second[8] = replace(second[8], muons=NAN_MUON)
     unit = unit_of(tmp_path, [first, second])
-    stream = stream_of(shuffle=shuffle, drop_empty=True)
+    stream = stream_of(shuffle=shuffle, where=NOT_EMPTY)
     one, again = decoded([unit, replace(unit, epoch=1)], MUONS, stream, tmp_path)
     tally = one.tally
     assert (tally.rows_read, tally.invalid, tally.outliers, tally.quarantined) == (80, 4, 10, 0)
@@ -226,8 +227,8 @@ def test_the_rows_of_a_span_are_counted_in_the_file(tmp_path: Path) -> None:
 
 def test_fillers_are_counted(tmp_path: Path) -> None:
     filler = Event(1, 1, (1000.0, 0.5, 4.0, 1500.0), ((0.0, 0.0, 0.0),))
-    one = decode(unit_of(tmp_path, [[filler, *make_events([2])]]), stream_of(drop_empty=True), tmp_path)
-    assert (one.layout.events, one.tally.empty, one.tally.particles_dropped) == (1, 1, 1)
+    one = decode(unit_of(tmp_path, [[filler, *make_events([2])]]), stream_of(where=NOT_EMPTY), tmp_path)
+    assert (one.layout.events, one.tally.filtered, one.tally.particles_dropped) == (1, 1, 1)
 
 
 def test_a_unit_that_does_not_fit_is_told(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def with_outliers(settings: FileSettings) -> FileSettings:
     """Return settings that keep outliers, unlike training: an event of 100,000 particles is part of the data."""
     stream = settings.stream.model_copy(
         update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
-        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0}
         | {"max_squared_particles": 0}
     )
     return replace(settings, stream=stream)

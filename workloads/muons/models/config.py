@@ -54,10 +54,7 @@ class LikelihoodConfig(StepSettings):
     """Sizes and shapes."""
 
     likelihood_lr: float = Field(8e-3, gt=0)
-    """Learning rate of the muons' densities (Adam), the highest of the schedule."""
-
-    count_lr: float = Field(1.6e-2, gt=0)
-    """Learning rate of the count head (Adam), the highest of the schedule."""
+    """Learning rate of the muons' densities (Adam), the highest of the schedule. The count head's is twice as high."""
 
     max_muons: int = Field(2000, ge=0)
     """Most muons of an event in training: a random subset of larger events in each step, which has a likelihood of its

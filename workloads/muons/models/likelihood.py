@@ -186,12 +186,12 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
     SECTION = "trainer.likelihood"
     METRICS = ("muon_nll", "kl", "m_loss", "below_cut", "muons_grad_norm", "count_grad_norm", "skipped_updates")
-    RECIPE = ("schedule_steps", "likelihood_lr", "count_lr", "max_muons")
+    RECIPE = ("schedule_steps", "likelihood_lr", "max_muons")
 
     def __init__(self, config: LikelihoodConfig, context: StepContext) -> None:
         self.networks = networks = LikelihoodNetworks(config, context)
         adam = uncompiled(Adam)
-        count_adam = adam(networks.count_head.parameters(), config.count_lr, betas=BETAS, fused=True)
+        count_adam = adam(networks.count_head.parameters(), 2 * config.likelihood_lr, betas=BETAS, fused=True)
         muons_adam = adam(networks.muons.parameters(), config.likelihood_lr, betas=BETAS, fused=True)
         optimisers = {"count": (networks.count_head, count_adam), "muons": (networks.muons, muons_adam)}
         particle_bytes = _PARTICLE_FLOATS * 4 * config.network.hidden

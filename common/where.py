@@ -1,0 +1,188 @@
+"""Filter of events, `stream.where`: an expression of their columns, evaluated on decoded rows, or on bounds of them.
+
+R rows. The names are those of the workload: `primary.energy_gev` is a field, `muons.count` the number of particles, and
+a column of one field is its own name. Values are those of the files, before a workload's final change of a unit.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadInputError
+from common.schema import EventSchema
+
+Bool = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+Bounds = Mapping[str, tuple[float, float]]
+"""Least and largest value of a row group, by name; of a name that is absent nothing is known."""
+
+_MOST_CHARACTERS = 1000
+_SYNTAX = "write comparisons with < <= > >= == !=, joined by and, or, not; numbers, + - * /, abs, cos, log10"
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_MIRRORED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.Eq,
+    ast.NotEq: ast.NotEq,
+}
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {"abs": np.abs, "cos": np.cos, "log10": np.log10}
+
+
+def event_fields(schema: EventSchema) -> dict[str, tuple[str, int]]:
+    """Return column and index of each field of events that files have, by its name in conditions."""
+    return {
+        name: (column.name, index)
+        for column in schema.read_columns
+        if column.per == "event"
+        for index, field in enumerate(column.fields)
+        for name in (f"{column.name}.{field}", *([column.name] if len(column.fields) == 1 else []))
+    }
+
+
+class Where:
+    """Condition that an event of the stream fulfils. Comparisons with NaN are false."""
+
+    def __init__(self, text: str, schema: EventSchema) -> None:
+        """Raise BadInputError for a text that is no condition on columns of the schema."""
+        self._text = text
+        self._fields = event_fields(schema)
+        self._dtypes = {name: schema.column(column).dtype for name, (column, _) in self._fields.items()}
+        self._counts = {f"{column.name}.count" for column in schema.read_columns if column.per == "particle"}
+        try:
+            if len(text) > _MOST_CHARACTERS:
+                raise self._error(f"it has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
+            self._tree = ast.parse(text.strip(), mode="eval").body
+            self._check_condition(self._tree)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise self._error(_SYNTAX) from None
+
+    def mask(self, event_columns: Mapping[str, Array], counts: Array) -> Bool:
+        """Return which of the rows fulfil the condition: (R,). ``event_columns``: (R, fields); ``counts``: (R,)."""
+
+        def value(node: ast.expr) -> Any:
+            match node:
+                case ast.Constant():
+                    return node.value
+                case ast.UnaryOp():
+                    return -value(node.operand)
+                case ast.BinOp():
+                    return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
+                case ast.Call():
+                    return _FUNCTIONS[ast.unparse(node.func)](value(node.args[0]))
+            name = ast.unparse(node)
+            if name in self._counts:
+                return counts
+            column, index = self._fields[name]
+            return event_columns[column][:, index]
+
+        def fulfilled(node: ast.expr) -> Any:
+            match node:
+                case ast.BoolOp():
+                    join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+                    return join.reduce([fulfilled(part) for part in node.values])
+                case ast.UnaryOp():
+                    return ~fulfilled(node.operand)
+            assert isinstance(node, ast.Compare)
+            values = [value(one) for one in (node.left, *node.comparators)]
+            pairs = zip(node.ops, values, values[1:], strict=False)
+            return np.logical_and.reduce([_COMPARISONS[type(op)](left, right) for op, left, right in pairs])
+
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(fulfilled(self._tree), counts.shape)
+
+    def may_hold(self, bounds: Bounds) -> bool:
+        """Return False if no row between these bounds fulfils the condition. Arithmetic is not looked into."""
+
+        def possible(node: ast.expr) -> bool:
+            match node:
+                case ast.BoolOp():
+                    join = all if isinstance(node.op, ast.And) else any
+                    return join(possible(part) for part in node.values)
+                case ast.Compare():
+                    sides = [node.left, *node.comparators]
+                    pairs = zip(node.ops, sides, sides[1:], strict=False)
+                    return all(self._pair_may_hold(op, left, right, bounds) for op, left, right in pairs)
+            return True
+
+        return possible(self._tree)
+
+    def _pair_may_hold(self, op: ast.cmpop, left: ast.expr, right: ast.expr, bounds: Bounds) -> bool:
+        kind: type[ast.cmpop] = type(op)
+        if ast.unparse(right) in bounds:
+            left, right, kind = right, left, _MIRRORED[kind]
+        try:
+            limit = ast.literal_eval(right)
+        except ValueError:
+            return True
+        known = bounds.get(ast.unparse(left))
+        if known is None:
+            return True
+        # As the rows are compared: numpy rounds the number to the column's type.
+        low, high = np.array(known).astype(self._dtypes[ast.unparse(left)])
+        if kind is ast.Eq:
+            return bool(low <= limit) and bool(high >= limit)
+        if kind is ast.NotEq:
+            return not (low == limit and high == limit)
+        return bool(_COMPARISONS[kind](low if kind in (ast.Lt, ast.LtE) else high, limit))
+
+    def _check_condition(self, node: ast.expr) -> None:
+        match node:
+            case ast.BoolOp():
+                for part in node.values:
+                    self._check_condition(part)
+            case ast.UnaryOp(op=ast.Not()):
+                self._check_condition(node.operand)
+            case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
+                for side in (node.left, *node.comparators):
+                    self._check_value(side)
+            case _:
+                raise self._error(f"{ast.unparse(node)!r} is no condition: {_SYNTAX}")
+
+    def _check_value(self, node: ast.expr) -> None:
+        match node:
+            case ast.Constant() if type(node.value) in (int, float):
+                return
+            case ast.UnaryOp(op=ast.USub()):
+                self._check_value(node.operand)
+                return
+            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                self._check_value(node.left)
+                self._check_value(node.right)
+                return
+            case ast.Call(args=[argument], keywords=[]) if ast.unparse(node.func) in _FUNCTIONS:
+                self._check_value(argument)
+                return
+        name = ast.unparse(node)
+        if not isinstance(node, ast.Name | ast.Attribute):
+            raise self._error(f"{name!r} is no number: {_SYNTAX}")
+        names = [*self._fields, *self._counts]
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            near = near or [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise self._error(f"there is no {name}; {hint}")
+
+    def _error(self, problem: str) -> BadInputError:
+        return BadInputError(f"stream.where = {self._text[:200]!r}: {problem}")
