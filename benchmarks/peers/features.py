@@ -6,7 +6,8 @@ E events, P muons.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,12 @@ def is_kept(table: pa.Table) -> pa.ChunkedArray:
     return pc.and_(pc.greater(energy_gev, LEAST_ENERGY_GEV), enough)
 
 
+def where() -> pc.Expression:
+    """The filter as an expression of columns, for readers of Parquet."""
+    energy_gev = pc.list_element(pc.field("primary"), 0)
+    return (energy_gev > LEAST_ENERGY_GEV) & (pc.list_value_length(pc.field("muons")) >= LEAST_MUONS)
+
+
 def filtered(table: pa.Table) -> pa.Table:
     return table.filter(is_kept(table))
 
@@ -44,6 +51,11 @@ def log_energies(muons: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     muons = muons.copy()
     muons[:, 0] = np.log10(muons[:, 0])
     return muons
+
+
+def transform(events: Mapping[str, Any], particles: Mapping[str, Any], offsets: object, random: object) -> None:
+    """The transform as icestream's decoders call it: in place."""
+    particles["muons"][:, 0] = np.log10(particles["muons"][:, 0])
 
 
 def log_energies_of_table(table: pa.Table) -> pa.Table:

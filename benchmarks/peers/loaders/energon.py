@@ -80,6 +80,7 @@ class Events(Batch):
     ragged: dict
 
 
+@stateless
 def cook(sample: dict) -> Event:
     major, minor, *values = HEAD.unpack_from(sample["bin"])
     muons = np.frombuffer(sample["bin"], np.float32)[HEAD.size // 4 :].reshape(-1, 3)

@@ -1,7 +1,7 @@
 """HF datasets, `streaming=True`: Parquet read as it is, in torchdata's StatefulDataLoader.
 
-As in its pages "Stream" (`shuffle` with a buffer; `reshard` for shards of a row group; `filter`, `map` and
-`interleave_datasets`; "Save a dataset checkpoint and resume iteration") and "Use with PyTorch" (workers).
+As in its pages "Stream" (`shuffle` with a buffer; `reshard` for shards of a row group; `filters` of
+Parquet, `map` and `interleave_datasets`; "Save a dataset checkpoint and resume iteration") and "Use with PyTorch" (workers).
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from functools import partial
 import datasets
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from benchmarks.peers.features import WEIGHTS, is_kept, log_energies_of_table
+from benchmarks.peers.features import WEIGHTS, log_energies_of_table, where
 from benchmarks.peers.loaders.base import Job, Ragged, from_rows
 
 
 def _set(job: Job, files: list[str]) -> datasets.IterableDataset:
+    asked = {"filters": where()} if "filter" in job.features else {}
     data = datasets.load_dataset(
-        "parquet", data_files=files, split="train", streaming=True, cache_dir=str(job.prepared), columns=job.columns
+        "parquet",
+        data_files=files,
+        split="train",
+        streaming=True,
+        cache_dir=str(job.prepared),
+        columns=job.columns,
+        **asked,
     ).reshard()
-    if "filter" in job.features or "transform" in job.features:
-        data = data.with_format("arrow")
-        if "filter" in job.features:
-            data = data.filter(is_kept, batched=True)
-        if "transform" in job.features:
-            data = data.map(log_energies_of_table, batched=True)
-        data = data.with_format(None)
+    if "transform" in job.features:
+        data = data.with_format("arrow").map(log_energies_of_table, batched=True).with_format(None)
     return data
 
 

@@ -15,21 +15,22 @@ from benchmarks.peers.loaders.base import Job, Ragged
 class Loader:
     def __init__(self, job: Job) -> None:
         asked: dict[str, Any] = {}
+        settings: dict[str, Any] = {"stream.block_files": 64}  # as `icestream plan` says for small files: mixes more
         if "filter" in job.features:
-            asked["where"] = WHERE
+            settings["stream.where"] = WHERE
         if "mix" in job.features:
             asked["weights"] = {str(job.source / name): weight for name, weight in WEIGHTS.items()}
         if "transform" in job.features:
-            asked["transform"] = "benchmarks.peers.features:transform"
+            settings["stream.transform"] = "benchmarks.peers.features:transform"
         if "column" in job.features:
-            asked["extra"] = [COLUMN]
+            settings["source.extra"] = [COLUMN]
         self._stream = icestream.stream(
             None if "mix" in job.features else job.source,
             decoders=job.workers,
             batch_events=job.batch_events,
             device="cpu",
             seed=job.seed,
-            settings={"stream.block_files": 64},  # as `icestream plan` says for small files: mixes more of them
+            settings=settings,
             **asked,
         )
         self._has_column = "column" in job.features

@@ -15,7 +15,7 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
 import pyarrow as pa
 import ray
-from ray.data import DataContext, FileShuffleConfig
+from ray.data import DataContext, FileShuffleConfig, MixStoppingCondition
 from ray.data.collate_fn import ArrowBatchCollateFn
 from ray.data.expressions import col
 
@@ -50,7 +50,8 @@ class Loader:
         context.execution_options.preserve_order = True
         if "mix" in job.features:
             first, *others = [_set(job, files) for files in job.sets.values()]
-            self._data = first.mix(*others, weights=list(WEIGHTS.values()))
+            stop = MixStoppingCondition.STOP_ON_SHORTEST
+            self._data = first.mix(*others, weights=list(WEIGHTS.values()), stopping_condition=stop)
         else:
             self._data = _set(job, job.files)
 
