@@ -179,8 +179,9 @@ class Where:
             raise self._error(f"{name!r} is no number: {_SYNTAX}")
         names = [*self._fields, *self._counts]
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            near = near or [known for known in names if known.rpartition(".")[2] == name.rpartition(".")[2]]
+            leaves = {known.rpartition(".")[2]: known for known in names}
+            like = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1)
+            near = difflib.get_close_matches(name, names, n=1) or [leaves[leaf] for leaf in like]
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise self._error(f"there is no {name}; {hint}")
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,6 +21,10 @@ import torch
 from pydantic import ValidationError
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.files.inputs import expand, local_path
+from common.files.local import file_kind
+from common.files.parquet.footer import DamagedFooter, parse_footer
+from common.files.remotes import Remotes
 from common.locks import RunLock
 from common.options import Paths, given_inputs, given_path
 from common.paths import CONFIG_FILE, make_run_dir
@@ -28,6 +32,7 @@ from common.plan import plan_hash
 from common.process import python_command
 from common.run_words import bottleneck
 from common.schema import EventSchema
+from common.slow_progress import SlowProgress
 from common.status import FetcherStatus, read_status
 from common.text import without_secrets
 from common.transport import StopRequested
@@ -111,6 +116,24 @@ def _refuse_training_run(run_dir: Path) -> None:
         raise BadInputError(f"{run_dir} is the run directory of a training ({model}): name another folder as run_dir")
 
 
+def rows_of_local_files(config: Config) -> int | None:
+    """Return the rows of all inputs by their footers; None if one of them is no local Parquet file. Raises
+    BadInputError."""
+    if config.fetcher.ranges or any(local_path(text.removeprefix("file://")) is None for text in config.input):
+        return None
+    with Remotes(config.remote_access()) as remotes:
+        files = expand(config.input, remotes)
+    rows = 0
+    with SlowProgress("footers", len(files)) as progress:
+        for file in files:
+            with suppress(BadInputError, DamagedFooter, OSError):  # it will be quarantined, with the reason
+                if file_kind(Path(file.url)) != "Parquet":
+                    return None
+                rows += parse_footer(Path(file.url)).rows
+            progress.advance(1)
+    return rows
+
+
 HANDED_OUT = "handed_out"
 """Key of the state after all batches that were handed out, in one after an earlier batch."""
 
@@ -121,6 +144,10 @@ class StreamState(NamedTuple):
     position: StreamPosition
     epoch: int
     """Number of the epoch to continue in."""
+    skip: int = 0
+    """Events of the feed's next batch that were handed out."""
+    of_loop: int = 0
+    """Events of a loop with a limit that were handed out."""
 
     def saved(self, config: Config) -> dict[str, Any]:
         """Return the state as numbers and texts."""
@@ -129,6 +156,8 @@ class StreamState(NamedTuple):
             "format": FORMAT,
             "plan_hash": hash_of(config),
             "epoch": self.epoch,
+            "skip": self.skip,
+            "of_loop": self.of_loop,
             "position": self.position.model_dump_json(),
             "settings": without_secrets(json.dumps({name: of_plan[name] for name in OF_THE_STREAM})),
         }
@@ -142,8 +171,9 @@ class StreamState(NamedTuple):
             if state["plan_hash"] != hash_of(config):
                 changes = changes_of_plan(state["settings"], config.own_json()) or "of another version of icestream"
                 raise BadInputError(f"the state is of another stream ({changes}): use the same settings to continue it")
-            read = cls(StreamPosition.model_validate_json(state["position"]), int(state["epoch"]))
-            if read.epoch < 0:
+            numbers = int(state["epoch"]), int(state["skip"]), int(state["of_loop"])
+            read = cls(StreamPosition.model_validate_json(state["position"]), *numbers)
+            if min(numbers) < 0:
                 raise ValueError
             return read
         except (KeyError, TypeError, ValueError, AttributeError, ValidationError):

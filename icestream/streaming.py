@@ -5,34 +5,40 @@ Shape suffixes: E events, P particles, F fields of a column.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
+import math
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from common.errors import BadInputError
 from common.invalid_events import lines_of_rules
 from common.options import Paths, given_path
+from common.run_words import counted
 from common.schema import EventSchema, Per
 from common.status import Counters
 from common.transport import StopRequested
 from common.unit_arrays import awkward_events
-from icestream.stream_session import HANDED_OUT, Session, StreamState, stream_config
+from icestream.stream_session import HANDED_OUT, Session, StreamState, rows_of_local_files, stream_config
 from icestream.verbs import in_python, python_words
 from services.config.root import Config
 from services.trainer.checks import fates_of
 from services.trainer.environment import RankPlace, device_of, place_from
-from services.trainer.position import StreamPosition
+from services.trainer.position import StreamPosition, sum_of_counters
 from services.trainer.units import FedBatch
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.device import device_named
@@ -51,7 +57,7 @@ class RaggedBatch:
         batch: Batch,
         schema: EventSchema,
         epoch: int,
-        position: StreamPosition,
+        after: StreamState,
         *,
         device: torch.device,
         is_last: bool = False,
@@ -62,10 +68,12 @@ class RaggedBatch:
         self._device = device
         self.epoch = epoch
         """Number of the pass over the files, from 0."""
-        self.position = position
-        """Position of the stream after this batch: see EventStream.state_dict."""
+        self.after = after
+        """Place of the stream after this batch: see EventStream.state_dict."""
+        self.of_sets: Mapping[str, RaggedBatch] = {}
+        """The parts of a batch of several sets, by their inputs (``weights``)."""
         self.is_last = is_last
-        """True for the last batch of an epoch."""
+        """True for the last batch of a loop: the end of an epoch, or of ``limit`` events."""
         self.was_read = False
         """True once anything of its events was asked for."""
 
@@ -164,15 +172,39 @@ class RaggedBatch:
         )
         return awkward_events(self._schema, self.offsets.cpu().numpy(), events, particles)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """Copy of the batch on another device; the batch itself if it is there."""
-        device = torch.device(device)
-        if self.device == device:
+    def to(
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Return a copy on another device, or with floats of another type; the batch itself if it is so already."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        place = self.device if device is None else torch.device(device)
+        parts = self.microbatches
+        if self.device != place:
+            parts = tuple(part.to(place, non_blocking=non_blocking) for part in parts)
+        if dtype is not None:
+            parts = tuple(part.with_floats(dtype) for part in parts)
+        if parts is self.microbatches:
             return self
-        batch = self._batch.with_microbatches(
-            tuple(part.to(device, non_blocking=non_blocking) for part in self.microbatches)
-        )
-        return type(self)(batch, self._schema, self.epoch, self.position, device=device, is_last=self.is_last)
+        batch = self._batch.with_microbatches(parts)
+        copy = type(self)(batch, self._schema, self.epoch, self.after, device=place, is_last=self.is_last)
+        copy.of_sets = {name: part.to(device, dtype=dtype) for name, part in self.of_sets.items()}
+        return copy
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of all columns: `batch["muons"]` is one, `dict(batch)` all of them."""
+        return tuple(column.name for column in self._schema.columns)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self.events:
+            return self.events[name]
+        if name in self.particles:
+            return self.particles[name]
+        raise KeyError(f"no column {name!r}; there are {', '.join(self.keys())}")
 
     def __len__(self) -> int:
         return self.num_events
@@ -192,14 +224,56 @@ class RaggedBatch:
         if not parts:  # a rank without data while others have some
             column = self._schema.column(name)
             dtype = getattr(torch, np.dtype(column.dtype).name)
-            return torch.empty((0, len(column.fields)), dtype=dtype, device=self._device)
+            parts = [torch.empty((0, len(column.fields)), dtype=dtype, device=self._device)]
+        # torch can't compare, sort or add unsigned integers of 64 bits.
+        parts = [part.view(torch.int64) if part.dtype == torch.uint64 else part for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _no_collation(batch: Any, **_: object) -> None:
+    raise BadInputError("a stream makes its batches itself: use DataLoader(stream, batch_size=None)")
+
+
+default_collate_fn_map[RaggedBatch] = _no_collation
 
 
 def _is_no_notice(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("is_fx_tracing will return true")
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("batch_size", "global_batch_size"), "batch_events"),
+    **dict.fromkeys(("num_workers", "workers", "num_threads"), "decoders"),
+    **dict.fromkeys(("path", "paths", "files", "urls", "local", "remote", "input", "data_files"), "inputs"),
+    **dict.fromkeys(("filter", "filters", "predicate", "select"), "where"),
+    **dict.fromkeys(("map", "transforms", "map_fn"), "transform"),
+    **dict.fromkeys(("proportion", "proportions", "probabilities"), "weights"),
+    **dict.fromkeys(("epoch_size", "take", "max_events", "subsample"), "limit"),
+    **dict.fromkeys(("split", "subset"), "part"),
+    **dict.fromkeys(("shuffle_seed", "random_state"), "seed"),
+    **dict.fromkeys(("cache_dir", "local_cache"), "run_dir"),
+}
+"""Arguments of other libraries, and those here that do the same."""
+_Arguments = ParamSpec("_Arguments")
+_Returned = TypeVar("_Returned")
+
+
+def _names_other_arguments(function: Callable[_Arguments, _Returned]) -> Callable[_Arguments, _Returned]:
+    """Wrap a function whose unknown arguments are answered with the known ones."""
+    names = [name for name in inspect.signature(function).parameters]
+
+    @wraps(function)
+    def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Returned:
+        for name in kwargs.keys() - names:
+            near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise BadInputError(f"{function.__name__}() has no argument {name}; {hint}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@_names_other_arguments
 def stream(
     inputs: Paths | None = None,
     *,
@@ -207,6 +281,15 @@ def stream(
     batch_events: int | None = None,
     device: str | torch.device = "auto",
     seed: int | None = None,
+    shuffle: bool | None = None,
+    where: str | None = None,
+    part: Literal["train", "held_out", "all"] | None = None,
+    extra: Sequence[str] | Mapping[str, str] | None = None,
+    transform: str | Callable[..., Any] | None = None,
+    weights: Mapping[str, float] | None = None,
+    limit: int | None = None,
+    drop_last: bool = False,
+    restart: bool = False,
     workload: str | None = None,
     run_dir: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
@@ -225,6 +308,17 @@ def stream(
             fewer at the end of an epoch. Default: see `icestream config stream.batch_events`.
         device: device of the tensors; "auto": CUDA where there is a device. With several ranks each takes its own GPU.
         seed: seed of the order. Default 0.
+        shuffle: False keeps the order of the files. Default True.
+        where: condition on events, such as "primary.energy_gev > 1e6 and muons.count >= 5".
+        part: events by `stream.held_out`: "train" (default), "held_out" or "all".
+        extra: further columns of the files, by name, or with their types: {"weight": "float64"}.
+        transform: function of a module that the decoders call on each unit, or "package.module:function".
+        weights: inputs, in the place of ``inputs``, and the part of each batch that is drawn from each: numbers above 0
+            in any unit. An epoch ends once each set was read; smaller ones are read again meanwhile.
+        limit: events after which a loop ends; the next one goes on from there.
+        drop_last: True leaves out the last events of an epoch that fill no batch. On one rank each batch then has
+            exactly ``batch_events``.
+        restart: True begins each loop with the same first batch: for validation.
         workload: content of the files: "muons", "direction", …; default: detected from their columns.
         run_dir: folder that keeps the list of the files, the cache of remote files and the logs. Default: a temporary
             one, deleted at the end.
@@ -235,21 +329,120 @@ def stream(
 
     Raises BadInputError for wrong settings; what is wrong with the files is raised with the first batch.
     """
+    if limit is not None and limit < 1:
+        raise BadInputError(f"limit = {limit}: expected a number of events, of at least 1")
     place = place_from(os.environ)
     folder = given_path(run_dir, "run_dir") if run_dir is not None else None
     flags: dict[str, object] = {
         "local.decoders": decoders,
         "stream.batch_events": batch_events,
+        "stream.shuffle": shuffle,
+        "stream.where": where,
+        "stream.part": part,
+        "stream.transform": _name_of(transform) if callable(transform) else transform,
         "seed": seed,
         "workload": workload,
         "source.columns": columns,
+        "source.extra": extra if extra is None or isinstance(extra, Mapping) else list(extra),
     }
-    with python_words():
-        resolved = stream_config(inputs, run_dir=folder, config=config, settings=settings or {}, flags=flags)
     name = str(device)
     if place is not None:
         name = device_of(name, place, torch.cuda.device_count())
-    return EventStream(resolved, device_named(name, f"device = {name!r}"), folder, place)
+    ways = Ways(device_named(name, f"device = {name!r}"), place, limit or 0, drop_last, restart)
+
+    def made(of: Paths | None, folder: Path | None, ways: Ways, **more: object) -> EventStream:
+        with python_words():
+            given = {**flags, **more}
+            resolved = stream_config(of, run_dir=folder, config=config, settings=settings or {}, flags=given)
+        return EventStream(resolved, folder, ways)
+
+    if weights is None:
+        return made(inputs, folder, ways)
+    if inputs is not None:
+        raise BadInputError("inputs and weights are given: the keys of weights are the inputs")
+    of_set = replace(ways, limit=0, drop_last=True, restart=False)
+    events = shares_of_batch(weights, made(list(weights), None, ways).config.stream.batch_events)
+    streams = {
+        text: made(text, folder and folder / f"set-{number}", of_set, **{"stream.batch_events": events[text]})
+        for number, text in enumerate(weights)
+    }
+    return MixedStream(streams, ways)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Name by which a decoder can import a function. Raises BadInputError."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if module == "__main__" or not name.isidentifier():
+        raise BadInputError(
+            f"transform = {function!r}: the decoders are processes of their own, which import it: define it with `def`"
+            " in a module (a file beside yours), not in a function, a notebook or the main script"
+        )
+    return f"{module}:{name}"
+
+
+def shares_of_batch(weights: Mapping[str, float], batch_events: int) -> dict[str, int]:
+    """Return the events of each set in a batch: at least one, together ``batch_events``. Raises BadInputError."""
+    for text, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise BadInputError(f"weights has {weight!r} for {str(text)!r}: expected a number above 0")
+    if not 1 <= len(weights) <= batch_events:
+        raise BadInputError(f"weights has {len(weights)} sets: expected at least 1, and at most batch_events")
+    total = math.fsum(weights.values())
+    shares = {text: max(int(batch_events * weight / total), 1) for text, weight in weights.items()}
+    while (missing := batch_events - sum(shares.values())) != 0:
+        # The set that is furthest from its weight gets an event, or gives one and keeps one.
+        far = {text: batch_events * weights[text] / total - share for text, share in shares.items()}
+        far = {text: missed for text, missed in far.items() if missing > 0 or shares[text] > 1}
+        chosen = max(far, key=far.__getitem__) if missing > 0 else min(far, key=far.__getitem__)
+        shares[chosen] += 1 if missing > 0 else -1
+    return shares
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What the loops over a stream are like, which its order does not depend on."""
+
+    device: torch.device
+    place: RankPlace | None
+    """Of this process among several ranks."""
+    limit: int
+    """Events of a loop; 0: those of an epoch."""
+    drop_last: bool
+    restart: bool
+
+
+class _Rest(NamedTuple):
+    """What is left of a batch of the feed, of which the first events went into an earlier batch."""
+
+    microbatches: tuple[Microbatch, ...]
+    before: StreamPosition
+    """Position of the stream before that batch."""
+    skip: int
+    """Events of it that are gone."""
+    after: StreamPosition
+
+    @property
+    def num_events(self) -> int:
+        """Events left."""
+        return sum(part.num_events for part in self.microbatches)
+
+    def cut(self, events: int) -> tuple[tuple[Microbatch, ...], Self]:
+        """Return the first events, and the rest."""
+        first, second, wanted = [], [], events
+        for part in self.microbatches:
+            num = min(part.num_events, wanted)
+            first += [part.part(0, num)] if 0 < num < part.num_events else [part] * (num > 0)
+            second += [part.part(num, part.num_events)] if 0 < num < part.num_events else [part] * (num == 0)
+            wanted -= num
+        return tuple(first), self._replace(microbatches=tuple(second), skip=self.skip + events)
+
+
+class _Next(NamedTuple):
+    """A batch that is to be handed out, and the place behind it."""
+
+    batch: Batch
+    position: StreamPosition
+    skip: int = 0
 
 
 class EventStream(IterableDataset[RaggedBatch]):
@@ -260,17 +453,22 @@ class EventStream(IterableDataset[RaggedBatch]):
     It is an IterableDataset: `DataLoader(stream, batch_size=None)` gives the same batches.
     """
 
-    def __init__(self, config: Config, device: torch.device, run_dir: Path | None, place: RankPlace | None) -> None:
+    def __init__(self, config: Config, run_dir: Path | None, ways: Ways) -> None:
         self._config = config
+        self._ways = ways
         self._state = StreamState(StreamPosition(), 0)
         self._schema = config.stored_workload()
-        self._device = device
-        self._session = Session(config, self._schema, device, run_dir, place)
+        self._session = Session(config, self._schema, ways.device, run_dir, ways.place)
         self._source: Generator[FedBatch | None] | None = None
-        self._held: FedBatch | None = None
+        self._fed_to = self._state.position
+        """Position behind what the source has given."""
+        self._rest: _Rest | None = None
+        self._held: _Next | None = None
         """Batch behind the last one that was handed out: one is held back to know which is the last of an epoch."""
         self._end = self._state.position
         """Position behind the newest epoch that ended."""
+        self._whole_epochs = 0, 0
+        """Number of whole epochs, and their events, at the newest end of an epoch."""
         self._loop = object()
         """The newest loop that has begun: any other one is over."""
         self._loaded_over: StreamState | None = None
@@ -300,6 +498,46 @@ class EventStream(IterableDataset[RaggedBatch]):
         return self._config
 
     @property
+    def fields(self) -> dict[str, tuple[str, ...]]:
+        """Names of the fields of each column of its batches, with their units."""
+        return {column.name: column.fields for column in self._schema.columns}
+
+    @cached_property
+    def num_events(self) -> int | None:
+        """Events of an epoch before any is left out, by the files' footers; None for files that aren't local Parquet,
+        before the first epoch is through. All footers are read the first time."""
+        with python_words():
+            return rows_of_local_files(self._config)
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch: at most so many, since outliers, filtered and invalid events fill none, and,
+        once an epoch was read, as many as it had. Raises TypeError while num_events is unknown."""
+        epochs, trained = self._whole_epochs
+        share = 1.0 if self._config.stream.part == "all" else self._config.stream.held_out
+        share = 1.0 - share if self._config.stream.part == "train" else share
+        if epochs:
+            events = -(-trained // epochs)
+        elif self.num_events is None:
+            raise TypeError("the number of events is unknown before the first epoch of remote files is through")
+        else:  # the share of a hash is not exact
+            spread = 5 * math.sqrt(self.num_events * share * (1 - share))
+            events = min(math.ceil(self.num_events * share + spread), self.num_events)
+        events = min(events, self._ways.limit or events)
+        of_batch = self._config.stream.batch_events
+        return events // of_batch if self._ways.drop_last else -(-events // of_batch)
+
+    def __bool__(self) -> bool:
+        return True  # else it would be asked for its length
+
+    def __repr__(self) -> str:
+        handed_out = self.counters.events_trained
+        return (
+            f"<{type(self).__name__}: {counted(len(self._config.input), 'input')}, batches of"
+            f" {self._config.stream.batch_events:,} events, epoch {self.epoch}, {handed_out:,} events handed out:"
+            f" {', '.join(self.fields)}>"
+        )
+
+    @property
     def counters(self) -> Counters:
         """Outcome of every event so far: trained (handed out), outlier, empty, held out, invalid, quarantined."""
         return self._state.position.counters
@@ -318,8 +556,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         """
         if after is None:
             return self._state.saved(self._config)
-        exact = StreamState(after.position, after.epoch + after.is_last).saved(self._config)
-        return exact | {HANDED_OUT: self._state.saved(self._config)}
+        return after.after.saved(self._config) | {HANDED_OUT: self._state.saved(self._config)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state. Raises BadInputError if it is of another stream: other settings or another version.
@@ -334,9 +571,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._loaded_over = StreamState.read(handed_out, self._config) if handed_out is not None else None
         self._loaded = state_dict if handed_out is not None else None
         self._first_after = None
-        self._state = state
-        self._forget()
-        self._session.leave()
+        self._go_to(state)
 
     def __iter__(self) -> Iterator[RaggedBatch]:
         if get_worker_info() is not None:
@@ -344,6 +579,8 @@ class EventStream(IterableDataset[RaggedBatch]):
                 "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
                 " (icestream.stream(decoders=...))"
             )
+        if self._ways.restart:
+            self._begin_again()
         batch = self._next(begins=True)
         self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
         yield batch
@@ -372,7 +609,17 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def _forget(self) -> None:
         """Drop what was fetched and not handed out: it is fetched again."""
-        self._source, self._held = None, None
+        self._source = self._held = self._rest = None
+
+    def _begin_again(self) -> None:
+        """Go to the first batch, if this stream is elsewhere."""
+        if self._state != StreamState(StreamPosition(), 0):
+            self._go_to(StreamState(StreamPosition(), 0))
+
+    def _go_to(self, state: StreamState) -> None:
+        self._state = state
+        self._forget()
+        self._session.leave()
 
     @python_words()
     def _next(self, *, begins: bool = False) -> RaggedBatch:
@@ -392,26 +639,59 @@ class EventStream(IterableDataset[RaggedBatch]):
         batch = self._held or self._fetched() or self._first_of_next_epoch()
         self._held = batch  # until the next one is here: an error loses none
         following = self._fetched()
-        epoch, self._held, is_last = self._state.epoch, following, following is None
-        self._state = StreamState(batch.position if following else self._end, epoch + is_last)
-        ragged = RaggedBatch(
-            batch.batch, self._schema, epoch, self._state.position, device=self._device, is_last=is_last
-        )
+        epoch, self._held, ends = self._state.epoch, following, following is None
+        of_loop = self._state.of_loop + batch.batch.total_events
+        is_last = ends or 0 < self._ways.limit <= of_loop
+        position, skip = (self._end, 0) if ends else (batch.position, batch.skip)
+        if ends:
+            self._whole_epochs = epoch + 1, self._end.counters.events_trained
+        self._state = StreamState(position, epoch + ends, skip, 0 if is_last else of_loop)
+        ragged = RaggedBatch(batch.batch, self._schema, epoch, self._state, device=self._ways.device, is_last=is_last)
         self._first_after = None if self._loaded is None else (ragged, self._loaded)
         self._loaded = self._loaded_over = None
         return ragged
 
-    def _first_of_next_epoch(self) -> FedBatch:
+    def _first_of_next_epoch(self) -> _Next:
         """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""
         self._state = StreamState(self._end, self._state.epoch + 1)
         batch = self._fetched() if self.counters.events_trained else None
         if batch is None:
+            if self._ways.drop_last and self.counters.events_trained:
+                few = f"{self.counters.events_trained:,} events fill no batch of {self._config.stream.batch_events:,}"
+                raise BadInputError(f"{few}, and drop_last leaves them out: lower batch_events")
             told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
             raise BadInputError(f"{told}: look at stream.set_aside")
         return batch
 
-    def _fetched(self) -> FedBatch | None:
+    def _fetched(self) -> _Next | None:
         """Return the batch behind the one that is held back, or else behind the state; None at the end of the epoch."""
+        wanted, is_alone = self._config.stream.batch_events, self._ways.place is None
+        if not (self._ways.drop_last and is_alone):
+            fed = self._fed()
+            while fed is not None and self._ways.drop_last and fed.batch.total_events < wanted:
+                fed = self._fed()
+            return None if fed is None else _Next(fed.batch, fed.position)
+        parts: tuple[Microbatch, ...] = ()
+        num_events = 0
+        while True:
+            if self._rest is None:
+                begins, before = self._source is None, self._fed_to
+                fed = self._fed()
+                if fed is None:
+                    return None
+                before = self._state.position if begins else before
+                self._rest = _Rest(tuple(fed.batch.microbatches), before, 0, fed.position)
+                if begins:
+                    self._rest = self._rest.cut(self._state.skip)[1]
+            taken, rest = self._rest.cut(min(wanted - num_events, self._rest.num_events))
+            parts += taken
+            num_events += sum(part.num_events for part in taken)
+            self._rest = rest if rest.num_events else None
+            if num_events == wanted:
+                return _Next(Batch(parts), *((rest.before, rest.skip) if self._rest else (rest.after, 0)))
+
+    def _fed(self) -> FedBatch | None:
+        """Return the next batch as the feed makes it; None at the end of the epoch."""
         feed, services = self._session.joined()
         services.begin_wait()
         source = self._source or feed.stream(self._state.position, self._state.epoch)
@@ -424,7 +704,7 @@ class EventStream(IterableDataset[RaggedBatch]):
                 if feed.agreement.take_commit_request():  # what the feed gave may be evicted: it can be fetched again
                     feed.committed(self._held.position if self._held else self._state.position)
                 if fed is not None:
-                    self._source = source
+                    self._source, self._fed_to = source, fed.position
                     return fed
         except StopRequested:
             pass
@@ -437,3 +717,95 @@ class EventStream(IterableDataset[RaggedBatch]):
             raise BadInputError(services.end_reason)
         self._end = feed.position
         return None
+
+
+class MixedStream(EventStream):
+    """Batches with a fixed part of each of several sets, which have a stream each.
+
+    An epoch ends once each set was read; those that end earlier go on with their next pass.
+    """
+
+    def __init__(self, streams: Mapping[str, EventStream], ways: Ways) -> None:
+        super().__init__(next(iter(streams.values())).config, None, ways)
+        self.of_sets = dict(streams)
+        """Stream of each set, by its inputs: `.counters`, `.set_aside` and `.num_events` are its own."""
+        self._of_loop = 0
+
+    @property
+    def epoch(self) -> int:
+        return min(one.epoch for one in self.of_sets.values())
+
+    @property
+    def counters(self) -> Counters:
+        return sum_of_counters(one.counters for one in self.of_sets.values())
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        return tuple(line for one in self.of_sets.values() for line in one.set_aside)
+
+    @cached_property
+    def num_events(self) -> int | None:
+        found = [one.num_events for one in self.of_sets.values()]
+        return None if None in found else sum(events or 0 for events in found)
+
+    def __len__(self) -> int:
+        batches = max(len(one) for one in self.of_sets.values())
+        of_batch = sum(one.config.stream.batch_events for one in self.of_sets.values())
+        return min(batches, -(-self._ways.limit // of_batch) if self._ways.limit else batches)
+
+    def __repr__(self) -> str:
+        sets = ", ".join(f"{one.config.stream.batch_events:,} of {name}" for name, one in self.of_sets.items())
+        return f"<MixedStream: batches of {sets}; epoch {self.epoch}: {', '.join(self.fields)}>"
+
+    def state_dict(self, after: RaggedBatch | None = None) -> dict[str, Any]:
+        parts: Mapping[str, RaggedBatch] = {} if after is None else after.of_sets
+        return {
+            "sets": {name: one.state_dict(parts.get(name)) for name, one in self.of_sets.items()},
+            "of_loop": self._of_loop if after is None else after.after.of_loop,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        try:
+            sets, of_loop = dict(state_dict["sets"]), int(state_dict["of_loop"])
+        except (KeyError, TypeError, ValueError):
+            raise BadInputError("not the state of a stream of several sets") from None
+        if sets.keys() != self.of_sets.keys():
+            raise BadInputError(f"the state is of the sets {', '.join(sets)}; these are {', '.join(self.of_sets)}")
+        for name, one in self.of_sets.items():
+            one.load_state_dict(sets[name])
+        self._of_loop = of_loop
+
+    def close(self) -> None:
+        for one in self.of_sets.values():
+            one.close()
+
+    def _begin_again(self) -> None:
+        self._of_loop = 0
+        for one in self.of_sets.values():
+            one._begin_again()
+
+    def _next(self, *, begins: bool = False) -> RaggedBatch:
+        epoch, before = self.epoch, {name: one._state for name, one in self.of_sets.items()}
+        parts: dict[str, RaggedBatch] = {}
+        try:
+            for name, one in self.of_sets.items():
+                parts[name] = one._next(begins=begins)
+        except BaseException:
+            for name in parts:  # a part that isn't handed out is drawn again
+                self.of_sets[name]._go_to(before[name])
+            raise
+        batch = Batch(tuple(part for one in parts.values() for part in one.microbatches))
+        total = sum(one.total_events for one in parts.values())
+        self._of_loop += total
+        is_last = self.epoch > epoch or 0 < self._ways.limit <= self._of_loop
+        self._of_loop = 0 if is_last else self._of_loop
+        mixed = RaggedBatch(
+            batch.among(total, sum(one.num_particles for one in parts.values())),
+            self._schema,
+            epoch,
+            StreamState(StreamPosition(), self.epoch, of_loop=self._of_loop),
+            device=self._ways.device,
+            is_last=is_last,
+        )
+        mixed.of_sets = parts
+        return mixed

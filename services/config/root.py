@@ -245,7 +245,7 @@ def typed_settings(
             yield full_key(key.strip(), "--set"), _parse_value(text)
 
 
-_TABLES = ("source.fields", "source.columns", "trainer.own")
+_TABLES = ("source.fields", "source.columns", "source.extra", "trainer.own")
 """Keys of tables with user-defined names."""
 
 

@@ -78,6 +78,14 @@ class Microbatch:
             },
         )
 
+    def with_floats(self, dtype: torch.dtype) -> Microbatch:
+        """Copy with all floats of another type."""
+
+        def cast(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: one.to(dtype) if one.is_floating_point() else one for name, one in columns.items()}
+
+        return replace(self, event_columns=cast(self.event_columns), particle_columns=cast(self.particle_columns))
+
     def halves(self) -> tuple[Microbatch, ...]:
         """Two parts with about half of the particles each; the microbatch itself if it has one event."""
         if self.num_events < 2:
