@@ -14,23 +14,21 @@ from benchmarks.peers.loaders.base import Job, Ragged
 
 class Loader:
     def __init__(self, job: Job) -> None:
-        asked: dict[str, Any] = {}
-        settings: dict[str, Any] = {"stream.block_files": 64}  # as `icestream plan` says for small files: mixes more
-        if "filter" in job.features:
-            settings["stream.where"] = WHERE
+        asked: dict[str, Any] = {"inputs": job.source}
         if "mix" in job.features:
-            asked["weights"] = {str(job.source / name): weight for name, weight in WEIGHTS.items()}
+            asked = {"weights": {str(job.source / name): weight for name, weight in WEIGHTS.items()}}
+        if "filter" in job.features:
+            asked["where"] = WHERE
         if "transform" in job.features:
-            settings["stream.transform"] = "benchmarks.peers.features:transform"
+            asked["transform"] = "benchmarks.peers.features:transform"
         if "column" in job.features:
-            settings["source.extra"] = [COLUMN]
+            asked["extra"] = [COLUMN]
         self._stream = icestream.stream(
-            None if "mix" in job.features else job.source,
             decoders=job.workers,
             batch_events=job.batch_events,
             device="cpu",
             seed=job.seed,
-            settings=settings,
+            settings={"stream.block_files": 64},  # as `icestream plan` says for small files: mixes more of them
             **asked,
         )
         self._has_column = "column" in job.features
