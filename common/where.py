@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 Bounds = Mapping[str, tuple[float, float]]
 """Least and largest value of a row group, by name; of a name that is absent nothing is known."""
 
-_MOST_CHARACTERS = 1000
+_MOST_CHARACTERS, _MOST_NODES = 1000, 300
 _SYNTAX = "write comparisons with < <= > >= == !=, joined by and, or, not; numbers, + - * /, abs, cos, log10"
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -74,8 +74,12 @@ class Where:
             if len(text) > _MOST_CHARACTERS:
                 raise self._error(f"it has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
             self._tree = ast.parse(text.strip(), mode="eval").body
+            if sum(1 for _ in ast.walk(self._tree)) > _MOST_NODES:
+                raise self._error(f"it has more than {_MOST_NODES} names, numbers and operators")
             self._check_condition(self._tree)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            one_row = {one.name: np.zeros((1, len(one.fields)), one.dtype) for one in schema.read_columns}
+            self.mask(one_row, np.zeros(1, np.int64))  # an operation that numpy refuses
+        except (SyntaxError, TypeError, ValueError, OverflowError, RecursionError, MemoryError):
             raise self._error(_SYNTAX) from None
 
     def mask(self, event_columns: Mapping[str, Array], counts: Array) -> Bool:

@@ -10,6 +10,7 @@ import inspect
 import logging
 import math
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -478,6 +479,10 @@ class EventStream(IterableDataset[RaggedBatch]):
         """First batch after a state with ``after``, and that state; None before it, and once the second one is here."""
         self._loaded: Mapping[str, Any] | None = None
         """State with ``after`` that was loaded; None once a batch was handed out."""
+        self._promised = 0
+        """Batches of a loop by the newest answer of len(); 0: nobody asked."""
+        self.ends_are_watched = False
+        """True if an icestream.lightning.StreamCallback tells Lightning which batch is the last."""
         self._warned = ""
         self._in_use = threading.Lock()
         weakref.finalize(self, self._session.close)
@@ -510,8 +515,8 @@ class EventStream(IterableDataset[RaggedBatch]):
             return rows_of_local_files(self._config)
 
     def __len__(self) -> int:
-        """Return the batches of an epoch: at most so many, since outliers, filtered and invalid events fill none, and,
-        once an epoch was read, as many as it had. Raises TypeError while num_events is unknown."""
+        """Return the batches of an epoch: at most so many, since outliers, filtered and invalid events fill none, and
+        batches may be larger. Nearer once an epoch was read. Raises TypeError while num_events is unknown."""
         epochs, trained = self._whole_epochs
         share = 1.0 if self._config.stream.part == "all" else self._config.stream.held_out
         share = 1.0 - share if self._config.stream.part == "train" else share
@@ -524,7 +529,8 @@ class EventStream(IterableDataset[RaggedBatch]):
             events = min(math.ceil(self.num_events * share + spread), self.num_events)
         events = min(events, self._ways.limit or events)
         of_batch = self._config.stream.batch_events
-        return events // of_batch if self._ways.drop_last else -(-events // of_batch)
+        self._promised = events // of_batch if self._ways.drop_last else -(-events // of_batch)
+        return self._promised
 
     def __bool__(self) -> bool:
         return True  # else it would be asked for its length
@@ -581,8 +587,10 @@ class EventStream(IterableDataset[RaggedBatch]):
             )
         if self._ways.restart:
             self._begin_again()
+        is_whole = self._state.of_loop == 0
         batch = self._next(begins=True)
         self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
+        num_batches = 1
         yield batch
         while not batch.is_last:
             if self._loop is not this:
@@ -591,7 +599,16 @@ class EventStream(IterableDataset[RaggedBatch]):
                     " the next one, and give loops side by side a stream each"
                 )
             batch = self._next()
+            num_batches += 1
             yield batch
+        has_lightning = "lightning" in sys.modules or "pytorch_lightning" in sys.modules
+        if has_lightning and is_whole and num_batches < self._promised and not self.ends_are_watched:
+            self._promised = 0  # once is enough
+            logger.warning(
+                "this loop had %d batches, and len(stream) promised more: Lightning doesn't notice its end, and may leave out"
+                " a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
+                num_batches,
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -203,6 +203,8 @@ class PlanSummary:
     mixing_over_epoch: float | None
     """Same ratio against a permutation of the epoch. None also if not all blocks are planned."""
     quarantined: list[BadFile]
+    where: str
+    """Filter of the stream: all counts are those before it."""
     unit_lines: list[UnitLine]
 
 
@@ -379,6 +381,7 @@ def summarise(
         mixing_in_block=mixing_in_block,
         mixing_over_epoch=mixing_over_epoch,
         quarantined=[BadFile(reason=file.reason, events=file.bad_rows) for file in staged if file.footer is None],
+        where=stream.where,
         unit_lines=lines,
     )
 
@@ -397,6 +400,7 @@ def summary_lines(summary: PlanSummary) -> list[str]:
         f"plan          {s.plan_hash}",
         f"inventory     {s.files:,} files, {binary_words(s.file_bytes)}, {s.blocks:,} blocks an epoch",
         f"epoch 0       {covered}: {s.files_planned:,} files, {s.events:,} events, at most {s.particles:,} particles",
+        *([f"filter        {s.where} (the counts here are those before it)"] if s.where else []),
         f"units         {s.units:,}",
         f"arena         {s.slots} slots × {binary_words(s.slot_bytes)} = {binary_words(s.arena_bytes)}",
         "",

@@ -78,6 +78,8 @@ def test_an_event_is_kept_if_it_fulfils_the_condition(text: str, expected: list[
         ("(lambda: 1)() > 0", "is no number"),
         ("'a' > 0", "is no number"),
         ("1" * 1001, "it has 1001 characters"),
+        ("-" * 900 + "1 > 0", "it has more than 300 names"),
+        ("muons.count + 1" + "0" * 40 + " > 0", "write comparisons"),
         ("(" * 500 + "1" + ")" * 499, "write comparisons"),
     ],
 )
