@@ -1,4 +1,8 @@
-"""What each loader has, by its own documentation."""
+"""What each loader has, by its own documentation, read on 2026-11-29 for the versions of requirements.txt.
+
+An answer ends with the number of the page that says so, in `pages`; "-" is a feature that the documentation does not
+have. "own code": the user writes it, where the page says.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,229 @@ from typing import NamedTuple
 
 
 class Claims(NamedTuple):
-    """Answers for one loader, by question, and the pages that they are from."""
+    """Answers for one loader in the order of QUESTIONS, and the pages that they are from."""
 
-    answers: dict[str, str]
-    sources: str
+    answers: tuple[str, ...]
+    pages: tuple[str, ...]
 
 
-QUESTIONS: dict[str, str] = {}
-CLAIMS: dict[str, Claims] = {}
+QUESTIONS = (
+    "resume in mid-epoch",
+    "resume at the end of an epoch",
+    "resume with other workers",
+    "`kill -9`",
+    "length",
+    "sets mixed by weights",
+    "filter",
+    "transform in the workers",
+    "further columns",
+    "train and validation",
+    "last batch left out",
+    "batches of ranks",
+    "ragged without padding",
+    "own format",
+)
+
+CLAIMS = {
+    "icestream_api": Claims(
+        (
+            "`state_dict()`, exact (1)",
+            "exact: the state is the next epoch's start (1)",
+            "any number (1)",
+            "nothing is left (1)",
+            "`len()`: at most so many batches (2)",
+            "`weights=` (2)",
+            "`where=` (2)",
+            "`transform=` (2)",
+            "`extra=` (2)",
+            "`part=`, `stream.held_out` (2)",
+            "`drop_last=` (2)",
+            "shares of one batch, not equal (1)",
+            "offsets (1)",
+            "no: Parquet, HDF5 (3)",
+        ),
+        ("docs/how-to/python.md", "docstring of `icestream.stream`", "docs/reference/file-formats.md"),
+    ),
+    "mosaic": Claims(
+        (
+            "`state_dict()` (1)",
+            "-",
+            "any number (2, 3)",
+            "`clean_stale_shared_memory()` first (4)",
+            "`len()`, events of a rank (4)",
+            "`Stream(proportion=)` (5)",
+            "-",
+            "own code, `__getitem__` (4)",
+            "columns of the MDS (6)",
+            "`split=`, a folder each (7)",
+            "of torch's DataLoader (7)",
+            "equal, by repeated events (8)",
+            "own `collate_fn` (7)",
+            "MDS, all rewritten (6)",
+        ),
+        (
+            "Fast Resumption",
+            "Elastic Determinism",
+            "start page",
+            "FAQs and Tips",
+            "Mixing Data Sources",
+            "Dataset Format",
+            "API: StreamingDataset",
+            "docstring of `get_partitions`",
+        ),
+    ),
+    "hf_streaming": Claims(
+        (
+            "`state_dict()`; events in the shuffle's buffer are lost (1)",
+            "-",
+            "-",
+            "-",
+            "-",
+            "`interleave_datasets(probabilities=)` (1)",
+            "`filter`, `filters=` of Parquet (1, 2)",
+            "`map` (1)",
+            "all columns (2)",
+            "`split=`, `take` and `skip` (1, 2)",
+            "`drop_last_batch=` of `batch` (1)",
+            "own code; shards are split by node (3)",
+            "own `collate_fn` (3)",
+            "no (2)",
+        ),
+        ("Stream", "Load", "Use with PyTorch"),
+    ),
+    "hf_map": Claims(
+        (
+            "of torchdata's sampler (1, 2)",
+            "-",
+            "-",
+            "-",
+            "`len()` (3)",
+            "`interleave_datasets(probabilities=)` (3)",
+            "`filter`, cached before (3)",
+            "`set_transform`, or `collate_fn` (3)",
+            "all columns (4)",
+            "`train_test_split` (3)",
+            "of the DataLoader (1)",
+            "of torch's DistributedSampler (1)",
+            "own `collate_fn` (1)",
+            "Arrow cache, all rewritten (4)",
+        ),
+        ("Use with PyTorch", "torchdata: Stateful DataLoader Tutorial", "Process", "Load"),
+    ),
+    "torchdata_rows": Claims(
+        (
+            "`state_dict()` (1)",
+            "-",
+            "-",
+            "-",
+            "of the user's dataset (1)",
+            "`nodes.MultiNodeWeightedSampler` (2)",
+            "own code (1)",
+            "own code, or `nodes.ParallelMapper` (1, 2)",
+            "own code (1)",
+            "own code (1)",
+            "`drop_last=` (3)",
+            "`StatefulDistributedSampler`, for maps (3)",
+            "own `collate_fn` (3)",
+            "no reader: own code (1)",
+        ),
+        ("Stateful DataLoader Tutorial", "API: torchdata.nodes", "API: torchdata.stateful_dataloader"),
+    ),
+    "ray_data": Claims(
+        (
+            "-",
+            "-",
+            "-",
+            "-",
+            "`count()` (1)",
+            "`mix(weights=)` (1)",
+            "`filter(expr=)` (1)",
+            "`map_batches` (2)",
+            "all columns (3)",
+            "`train_test_split` (1)",
+            "`drop_last=` (4)",
+            "`streaming_split(equal=True)` (1)",
+            "own `collate_fn` on Arrow (4)",
+            "no (3)",
+        ),
+        ("API: Dataset", "Transforming Data", "Loading Data", "Iterating over Data"),
+    ),
+    "litdata_parquet": Claims(
+        (
+            "`state_dict()` (1)",
+            "-",
+            "any number, of one set (1)",
+            "-",
+            "`len()`; none with weights (2)",
+            "`CombinedStreamingDataset(weights=)` (2)",
+            "-",
+            "`transform=` (3)",
+            "all columns (4)",
+            "`train_test_split` (5)",
+            "`drop_last=` (6)",
+            "equal with `drop_last` (6)",
+            "own `collate_fn` (3)",
+            "an index of Parquet (4)",
+        ),
+        (
+            "README: Pause, resume data streaming",
+            "README: Combine datasets",
+            "README: parameters of StreamingDataset and StreamingDataLoader",
+            "README: Stream Parquet datasets",
+            "README: Split datasets for train, val, test",
+            "README: Shuffle, seed, and drop_last",
+        ),
+    ),
+    "spdl_pipeline": Claims(
+        (
+            "-",
+            "-",
+            "-",
+            "-",
+            "of the sampler, or own code (1, 2)",
+            "`MergeIterator(weights=)` (2)",
+            "a stage that returns None (3)",
+            "a stage: threads, a subprocess, processes (4)",
+            "own code (5)",
+            "own code (5)",
+            "`aggregate(drop_last=)` (3)",
+            "`DistributedRandomSampler`, equal (2)",
+            "own code (5)",
+            "no reader of tables: own code (5)",
+        ),
+        (
+            "Building High-Performance DataLoaders",
+            "API: spdl.source",
+            "API: PipelineBuilder",
+            "Execution Models",
+            "Pipeline Stages",
+        ),
+    ),
+    "energon": Claims(
+        (
+            "`save_state_rank()` (1)",
+            "-",
+            "no: workers times ranks must stay (2)",
+            "-",
+            "`len()` of a rank (3)",
+            "`blend`, `weight` (4)",
+            "`SkipSample` (5)",
+            "`encode_sample` (5)",
+            "any part of a sample (6)",
+            "`--split-ratio`, `subset` (6, 7)",
+            "`batch_drop_last=` (3)",
+            "an endless stream each (3)",
+            "own `batch` (5)",
+            "WebDataset and an index, all rewritten (6)",
+        ),
+        (
+            "Save and Restore",
+            "Reproducible Scaling",
+            "API: get_train_dataset, SavableDataLoader",
+            "Metadataset",
+            "Task Encoder",
+            "Data Preparation",
+            "Dataset Subsets",
+        ),
+    ),
+}

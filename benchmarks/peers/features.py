@@ -64,7 +64,9 @@ def log_energies_of_table(table: pa.Table) -> pa.Table:
     offsets = muons.offsets.to_numpy()
     values = log_energies(muons.flatten().flatten().to_numpy().reshape(-1, 3))
     threes = pa.array(np.arange(0, values.size + 1, 3, dtype=np.int32))
-    lists = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), pa.ListArray.from_arrays(threes, pa.array(values.ravel())))
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets - offsets[0]), pa.ListArray.from_arrays(threes, pa.array(values.ravel()))
+    )
     place = table.schema.get_field_index("muons")
     return table.set_column(place, table.schema.field(place), lists.cast(table.schema.field(place).type))
 
@@ -74,7 +76,7 @@ def share_of_first(ids: torch.Tensor) -> int:
     return int((ids[:, 0] < IDS_OF_IRON).sum())
 
 
-def check(batch: object, features: Sequence[str]) -> None:
+def check(batch: Any, features: Sequence[str]) -> None:
     """Raise AssertionError if a batch does not have what was asked for."""
     counts = batch.offsets.diff()
     if "filter" in features:

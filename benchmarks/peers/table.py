@@ -140,7 +140,13 @@ def _resumes(setting: Setting, findings: Iterable[Findings]) -> str:
     ]
     if not rows:
         return ""
-    header = ["loader", "stopped, continued", f"with {_workers(setting.other_workers)}", "at the end of an epoch", "`kill -9`"]
+    header = [
+        "loader",
+        "stopped, continued",
+        f"with {_workers(setting.other_workers)}",
+        "at the end of an epoch",
+        "`kill -9`",
+    ]
     header += ["left by `kill -9`", "mixing, chi²/dof"]
     return (
         "## Resume\n\n"
@@ -153,19 +159,19 @@ def _resumes(setting: Setting, findings: Iterable[Findings]) -> str:
 
 
 def _claims(findings: Iterable[Findings]) -> str:
-    rows, sources = [], []
-    findings = [one for one in findings if one.peer.module in CLAIMS]
-    for question in QUESTIONS:
-        rows.append([QUESTIONS[question], *(CLAIMS[one.peer.module].answers[question] for one in findings)])
-    for one in findings:
-        sources.append(f"- {one.name}: {CLAIMS[one.peer.module].sources}")
+    findings = list(findings)
+    claims = [CLAIMS[one.peer.module] for one in findings]
+    answers = zip(*(one.answers for one in claims), strict=True)
+    rows = [[question, *row] for question, row in zip(QUESTIONS, answers, strict=True)]
+    pages = [
+        f"- {one.name}: " + ", ".join(f"({number}) {name}" for number, name in enumerate(of.pages, start=1))
+        for one, of in zip(findings, claims, strict=True)
+    ]
     return (
         "## Who has what\n\n"
-        "By the documentation of the versions measured; \"own code\": it says where the user writes it. \"-\": it has"
-        " none, or says nothing of it. Measured answers are in the tables above.\n\n"
-        + _table(["", *(one.name for one in findings)], rows)
-        + "\n\nSources:\n\n"
-        + "\n".join(sources)
+        'By the documentation of each, with the number of the page that says so. "own code": the user writes it, as'
+        ' the page says. "-": the documentation has nothing of it. What was measured of the first four is above.'
+        "\n\n" + _table(["", *(one.name for one in findings)], rows) + "\n\nPages:\n\n" + "\n".join(pages)
     )
 
 

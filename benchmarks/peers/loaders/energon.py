@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 import webdataset
 from megatron.energon import (
     Batch,
@@ -80,7 +79,7 @@ class Events(Batch):
     ragged: dict
 
 
-@stateless
+@stateless  # type: ignore[untyped-decorator]
 def cook(sample: dict) -> Event:
     major, minor, *values = HEAD.unpack_from(sample["bin"])
     muons = np.frombuffer(sample["bin"], np.float32)[HEAD.size // 4 :].reshape(-1, 3)
@@ -97,7 +96,7 @@ class Encoder(DefaultTaskEncoder):
         super().__init__()
         self._job = job
 
-    @stateless
+    @stateless  # type: ignore[untyped-decorator]
     def encode_sample(self, sample: Event) -> Event:
         if "filter" in self._job.features and not is_kept_row(sample.row):
             raise SkipSample
@@ -105,7 +104,7 @@ class Encoder(DefaultTaskEncoder):
             sample.row["muons"] = log_energies(sample.row["muons"])
         return sample
 
-    @stateless
+    @stateless  # type: ignore[untyped-decorator]
     def batch(self, samples: list[Event]) -> Events:
         ragged = from_rows([sample.row for sample in samples], self._job.columns)._asdict()
         return Events.from_samples(samples, ragged=ragged)

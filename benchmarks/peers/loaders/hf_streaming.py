@@ -1,7 +1,7 @@
 """HF datasets, `streaming=True`: Parquet read as it is, in torchdata's StatefulDataLoader.
 
-As in its pages "Stream" (`shuffle` with a buffer; `reshard` for shards of a row group; `filters` of
-Parquet, `map` and `interleave_datasets`; "Save a dataset checkpoint and resume iteration") and "Use with PyTorch" (workers).
+As in its pages "Stream" (`shuffle` with a buffer; `reshard` for shards of a row group; `map` and `interleave_datasets`;
+"Save a dataset checkpoint and resume iteration"), "Load" (`filters` of Parquet) and "Use with PyTorch" (workers).
 """
 
 from __future__ import annotations

@@ -52,9 +52,7 @@ class Loader:
     def __init__(self, job: Job) -> None:
         if "mix" in job.features:
             sets = [_set(job, name) for name in WEIGHTS]
-            data = CombinedStreamingDataset(
-                sets, weights=list(WEIGHTS.values()), seed=job.seed, iterate_over_all=False
-            )
+            data = CombinedStreamingDataset(sets, weights=list(WEIGHTS.values()), seed=job.seed, iterate_over_all=False)
         else:
             data = _set(job, ALL)
         self._loader = StreamingDataLoader(

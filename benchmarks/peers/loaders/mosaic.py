@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from benchmarks.peers.features import COLUMN, WEIGHTS, log_energies
 from benchmarks.peers.loaders.base import Job, Ragged, from_rows, rows_of
 
 
-def _streaming():
+def _streaming() -> Any:
     """Package `streaming`. It imports torchvision, whose PyPI build does not load beside a CPU build of torch: then a
     pair of operators, which are not used here, is declared first."""
     try:
@@ -48,6 +49,17 @@ def prepare(source: Path, target: Path) -> None:
                     writer.write(row)
 
 
+def transformed(base: Any) -> Any:
+    """Subclass of StreamingDataset with the transform."""
+
+    class Transformed(base):  # type: ignore[misc]
+        def __getitem__(self, at: int) -> dict:
+            row = super().__getitem__(at)
+            return row | {"muons": log_energies(np.frombuffer(row["muons"], np.float32).reshape(-1, 3))}
+
+    return Transformed
+
+
 def collate(rows: list[dict], columns: list[str], is_transformed: bool) -> dict[str, torch.Tensor]:
     """Batch as a dictionary: StreamingDataLoader counts the events of its first value."""
     if not is_transformed:
@@ -61,18 +73,12 @@ class Loader:
         # What a killed process left in shared memory; its FAQ has this call for a start after a crash.
         streaming.base.util.clean_stale_shared_memory()
 
-        class Transformed(streaming.StreamingDataset):
-            def __getitem__(self, at: int) -> dict:
-                row = super().__getitem__(at)
-                muons = np.frombuffer(row["muons"], np.float32).reshape(-1, 3)
-                return row | {"muons": log_energies(muons)}
-
         is_transformed = "transform" in job.features
         streams = [
             streaming.Stream(local=str(job.prepared / name), proportion=weight if "mix" in job.features else None)
             for name, weight in WEIGHTS.items()
         ]
-        data = (Transformed if is_transformed else streaming.StreamingDataset)(
+        data = (transformed(streaming.StreamingDataset) if is_transformed else streaming.StreamingDataset)(
             streams=streams, shuffle=True, shuffle_seed=job.seed, batch_size=job.batch_events
         )
         self._loader = streaming.StreamingDataLoader(

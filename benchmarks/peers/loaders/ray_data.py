@@ -1,7 +1,7 @@
 """Ray Data: read_parquet and iter_torch_batches with a collate function for Arrow.
 
 As in its pages "Shuffling data" (files, then a local buffer) and "Iterating over data"; `preserve_order` for an order
-that can be repeated, as it says beside the seed. `filter` with an expression, `mix` with weights, `map_batches` on Arrow.
+that can be repeated, as it says beside the seed. `filter` by an expression, `mix` by weights, `map_batches` on Arrow.
 
 It has no state within an epoch: users skip the batches that they had. That is done here, with the same seeds.
 """

@@ -9,7 +9,7 @@ It has no state: users skip the batches that they had. That is done here, with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from spdl.pipeline import PipelineBuilder, run_pipeline_in_subprocess
@@ -46,7 +46,7 @@ def batches(task: tuple[int, int, list[Group]], job: Job) -> list[Ragged]:
 class Loader:
     def __init__(self, job: Job) -> None:
         self._job, self._epoch, self._given, self._skipped = job, 0, 0, 0
-        self._pipeline = None
+        self._pipeline: Iterable[Ragged] | None = None
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self._epoch, "batches": self._given}
