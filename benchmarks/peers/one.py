@@ -20,7 +20,7 @@ from benchmarks.peers.processes import MARK, cpu_between_s, cpu_times_s
 
 WARM_UP_BATCHES = 10
 WARM_UP_S = 1.5
-LEAST_BATCHES = 2
+LEAST_BATCHES = 4
 
 
 def main() -> None:

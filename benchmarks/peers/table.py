@@ -114,7 +114,7 @@ def _with_features(setting: Setting, findings: Iterable[Findings]) -> str:
             share = f"{statistics.median(s.share for s in speeds):.3f}" if "mix" in features else "-"
             row = [one.name, ", ".join(features), _spread([s.events_per_s for s in speeds], 0)]
             rows.append([*row, _spread([s.cpu_us for s in speeds], 2), share])
-    header = ["loader", "switched on", "events/s", "CPU µs/event", "of the first set (0.7 asked)"]
+    header = ["loader", "switched on", "events/s", "CPU µs/event", "share of the first set, 0.7 asked"]
     return (
         "## With features\n\n"
         f"As above, with a filter (`{WHERE}`, in the loader's own form; a sixth of the events stay), both sets mixed"

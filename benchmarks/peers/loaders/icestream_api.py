@@ -14,9 +14,10 @@ from benchmarks.peers.loaders.base import Job, Ragged
 
 class Loader:
     def __init__(self, job: Job) -> None:
-        asked: dict[str, Any] = {"inputs": job.source}
-        if "mix" in job.features:
-            asked = {"weights": {str(job.source / name): weight for name, weight in WEIGHTS.items()}}
+        asked: dict[str, Any] = {"inputs": job.source, "decoders": job.workers}
+        if "mix" in job.features:  # a set has decoders of its own
+            asked = {"decoders": max(1, job.workers // len(WEIGHTS))}
+            asked |= {"weights": {str(job.source / name): weight for name, weight in WEIGHTS.items()}}
         if "filter" in job.features:
             asked["where"] = WHERE
         if "transform" in job.features:
@@ -24,7 +25,6 @@ class Loader:
         if "column" in job.features:
             asked["extra"] = [COLUMN]
         self._stream = icestream.stream(
-            decoders=job.workers,
             batch_events=job.batch_events,
             device="cpu",
             seed=job.seed,
