@@ -1,12 +1,15 @@
 """Quality of the direction models on toy events, as `icestream` trains and evaluates them.
 
-Question: which angles do `sets` and `transformer` reach with 480 s of one CPU core?
+Question: which angles do `sets`, `transformer` and `flat` reach with 480 s of one CPU core, or a part of it?
 
     python -m benchmarks.bench_direction_quality [--seeds 1 2 3] [--jobs 2] [--folder runs/direction-quality]
+        [--models sets transformer flat] [--part 1.0] [--cascades 12000]
 
 24,000 training events, 12,000 more cascades for the branch that learns them, 4,000 held out, from simulator seeds that
 nothing was tuned on. Each run: fetcher, one decoder and a trainer with one thread; the trainer's CPU time is that of
 its whole process, start, validation and checkpoints included. Results that are there are kept.
+
+`flat` has no prediction that learns from enriched events: without them (`--cascades 0`) all models have equal data.
 
 Reading: medians over the seeds of the training; the lowest and highest in brackets. The last line is JSON.
 """
@@ -28,7 +31,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING_SEED, HELD_OUT_SEED = 5001, 6001
 """Seeds of the simulator. Trials of settings have used others only (900 to 999)."""
-RECIPES = {"sets": "direction.toml", "transformer": "direction-transformer.toml"}
+RECIPES = {
+    "sets": ("direction.toml", 7500, "sets"),
+    "transformer": ("direction-transformer.toml", 3700, "transformer"),
+    "flat": ("direction-transformer.toml", 3700, "transformer"),
+}
+"""Configuration, steps that take 480 s, and section of the settings. Warm-up: a 25th of the steps."""
 METRICS = (
     *("angle_mean_deg", "angle_median_deg", "angle_68_deg", "track_angle_mean_deg", "cascade_angle_mean_deg"),
     "kappa_pull_mean",
@@ -40,11 +48,11 @@ def icestream(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "icestream", *map(str, arguments)]
 
 
-def make_data(folder: Path) -> dict[str, float]:
+def make_data(folder: Path, cascades_added: int) -> dict[str, float]:
     """Training and held-out events with classical fits; CPU seconds of each step, by name."""
     cost: dict[str, float] = {}
     for name, seed, events, cascades, files in (
-        ("training", TRAINING_SEED, 24_000, 12_000, 8),
+        ("training", TRAINING_SEED, 24_000, cascades_added, 8),
         ("held-out", HELD_OUT_SEED, 4_000, 0, 2),
     ):
         target = folder / name
@@ -75,7 +83,7 @@ def one_thread() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def train(folder: Path, model: str, seed: int) -> tuple[Path, float]:
+def train(folder: Path, model: str, seed: int, part: float) -> tuple[Path, float]:
     """Run directory of a finished training, and the CPU seconds of its trainer."""
     run_dir = folder / f"{model}-{seed}"
     cost = run_dir / "trainer_cpu_s"
@@ -83,7 +91,11 @@ def train(folder: Path, model: str, seed: int) -> tuple[Path, float]:
         return run_dir, float(cost.read_text())
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True)
-    settings = ("-c", ROOT / "configs" / RECIPES[model], "--set", f"seed={seed}", "--set", "trainer.device=cpu")
+    recipe, full, section = RECIPES[model]
+    steps = round(full * part)
+    values = {"seed": seed, "trainer.device": "cpu", "trainer.model": model, "trainer.max_steps": steps}
+    values |= {f"trainer.{section}.schedule_steps": steps, f"trainer.{section}.warmup_steps": steps // 25}
+    settings = ("-c", ROOT / "configs" / recipe, *(f"--set={key}={value}" for key, value in values.items()))
     with (run_dir / "bench.log").open("wb") as log:
         inputs = ("-i", folder / "training")
         commands = [
@@ -109,10 +121,10 @@ def train(folder: Path, model: str, seed: int) -> tuple[Path, float]:
     return run_dir, spent_s
 
 
-def result(folder: Path, model: str, seed: int) -> dict[str, Any]:
+def result(folder: Path, model: str, seed: int, part: float) -> dict[str, Any]:
     """Metrics of one training on the held-out events."""
     started = time.monotonic()
-    run_dir, spent_s = train(folder, model, seed)
+    run_dir, spent_s = train(folder, model, seed, part)
     report = run_dir / "evaluation" / "report.json"
     if not report.exists():
         cpu_s(icestream("evaluate", run_dir, "--workload", "direction", "-i", folder / "held-out", "--events", 0))
@@ -149,15 +161,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Quality of the direction models on toy events.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of the trainings")
     parser.add_argument("--models", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--part", type=float, default=1.0, help="part of the steps of each model's recipe")
+    parser.add_argument("--cascades", type=int, default=12_000, help="cascades added to the training events")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "direction-quality")
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    cost = make_data(folder)
+    cost = make_data(folder, arguments.cascades)
     wanted = [(model, seed) for seed in arguments.seeds for model in arguments.models]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = list(pool.map(lambda one: result(folder, *one), wanted))
+        results = list(pool.map(lambda one: result(folder, one[0], one[1], arguments.part), wanted))
     print(table(results))
     print(json.dumps({"preparation_cpu_s": cost, "results": results}))
     return 0

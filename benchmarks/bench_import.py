@@ -7,10 +7,12 @@ Command, from the repository's root:
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_import [--events 100000] [--repeats 3]
 
-Table: median CPU time an event of the import; of Arrow alone, which reads the columns that the import needs and writes
-those of the imported file with the same options; the ratio of both; peak memory above that of the start (of the first
-layout: `--layout` for one alone). "no sensors" is GraphNeT's without a table of sensors: a first pass finds them.
-Events have 101 pulses in the mean, lognormal, on 5,160 sensors; a row group is a whole file, as in Kaggle's.
+Table: median CPU time an event of the import; of Arrow alone, which reads the columns that the import needs (not of
+SQLite) and writes those of the imported file with the same options; the ratio of both; peak memory above that of the
+start (of the first layout: `--layout` for one alone). "no sensors" is GraphNeT's without a table of sensors: a first
+pass finds them. Events have 101 pulses in the mean, lognormal, on 5,160 sensors; a row group is a whole file, as in
+Kaggle's. For SQLite also pulses a second of CPU time, one repeat after the other by ADBC's driver, as the importer
+reads them, and by the standard library's sqlite3 into arrays; median (least to most).
 
 Reading: the import also joins, checks ranges, ids, sensors and numbers, sorts by sensor and time, and keeps its memory
 bounded. What is left above Arrow is mostly the sort, and gathering by it.
@@ -24,6 +26,8 @@ import io
 import json
 import multiprocessing
 import resource
+import shutil
+import sqlite3
 import statistics
 import tempfile
 import time
@@ -37,11 +41,14 @@ import pyarrow.parquet as pq
 from common.files.layout import schema_of, writer_options
 from icestream.commands.convert import foreign_inputs, import_files
 from workloads.direction.columns import DIRECTION
+from workloads.direction.foreign_tables import sqlite_tables
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
+from workloads.direction.importers import EVENT
 
 ASKED = 50_000
 ROWS_PER_GROUP = 8192
 SENSORS = 5160
+PULSES = ("dom_x", "dom_y", "dom_z", "dom_time", "charge", "hlc")
 
 
 def main() -> None:
@@ -69,7 +76,7 @@ def main() -> None:
                 out = folder / f"out-{repeat}"
                 imported.append(cpu_s(lambda: by_import(folder, out)) / arguments.events)  # noqa: B023
             memory = peak_mib() - before
-            table = pq.read_table(next(out.glob("*.parquet"))).cast(schema_of(DIRECTION.with_all_stored()))
+            table = pq.read_table(sorted(out.glob("*.parquet"))).cast(schema_of(DIRECTION.with_all_stored()))
             for _ in range(arguments.repeats):
                 alone.append(cpu_s(lambda: by_arrow(folder, table)) / arguments.events)  # noqa: B023
             ours, arrow = statistics.median(imported), statistics.median(alone)
@@ -77,6 +84,23 @@ def main() -> None:
             times = f"{layout:<12}{ours * 1e6:>16.1f}{arrow * 1e6:>16.1f}{arrow / ours:>7.2f}"
             print(f"{times}{1 / ours:>10,.0f}{memory:>6.0f}")
     print(json.dumps({"benchmark": "import", "events_a_second": found, "asked": ASKED}))
+    if arguments.layout in (None, "sqlite"):
+        readers(arguments.events, arguments.repeats)
+
+
+def readers(num_events: int, repeats: int) -> None:
+    rates: dict[str, list[float]] = {"ADBC": [], "sqlite3": []}
+    with tempfile.TemporaryDirectory() as name:
+        database = write_database(Path(name), num_events)
+        for _ in range(repeats):
+            for reader, read in zip(rates, (by_adbc, by_standard_library), strict=True):
+                started_s = time.process_time()
+                rates[reader].append(read(database) / (time.process_time() - started_s))
+    for reader, found in rates.items():
+        least, median, most = (f"{rate:,.0f}" for rate in (min(found), statistics.median(found), max(found)))
+        print(f"{reader:<12}{median:>16} pulses/s ({least} to {most})")
+    medians = {reader: round(statistics.median(found)) for reader, found in rates.items()}
+    print(json.dumps({"benchmark": "sqlite", "pulses_a_second": medians}))
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -103,6 +127,21 @@ def by_arrow(folder: Path, table: pa.Table) -> None:
                 pass
     with pq.ParquetWriter(folder / "alone", table.schema, **writer_options(table.schema, "zstd")) as writer:
         writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+
+
+def by_adbc(database: Path) -> int:
+    table = next(table for table in sqlite_tables(database, EVENT) if table.name == "pulses").table
+    kinds = {EVENT: "integers"} | dict.fromkeys(PULSES, "numbers")
+    return sum(batch.num_rows for batch in table.batches(kinds))
+
+
+def by_standard_library(database: Path) -> int:
+    rows = 0
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True)) as connection:
+        found = connection.execute(f"SELECT {EVENT}, {', '.join(PULSES)} FROM pulses ORDER BY {EVENT}")
+        while piece := found.fetchmany(1 << 16):
+            rows += len(np.array(piece))
+    return rows
 
 
 def make_pulses(num_events: int) -> dict[str, np.ndarray]:
@@ -172,7 +211,35 @@ def write_flat_tables(folder: Path, num_events: int) -> None:
         pq.write_table(pa.table(table), folder / name / f"{name}_0.parquet", row_group_size=1 << 26)
 
 
-LAYOUTS = {"kaggle": write_kaggle, "graphnet": write_graphnet, "no sensors": write_flat_tables}
+def write_database(folder: Path, num_events: int) -> Path:
+    """The tables of write_flat_tables() as GraphNeT's SQLiteWriter makes them."""
+    made = folder / "made"
+    made.mkdir()
+    write_flat_tables(made, num_events)
+    (folder / "sqlite").mkdir()
+    path = folder / "sqlite" / "merged.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for name, key in (("pulses", "NOT NULL"), ("truth", "INTEGER PRIMARY KEY")):
+            with pq.ParquetFile(made / name / f"{name}_0.parquet") as file:
+                columns = file.schema_arrow.names
+                types = [f"{column} {key if column == EVENT else 'FLOAT'}" for column in columns]
+                database.execute(f"CREATE TABLE {name} ({', '.join(types)})")
+                for batch in file.iter_batches():
+                    rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                    database.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
+        database.execute(f"CREATE INDEX event_no_pulses ON pulses ({EVENT})")
+    return path
+
+
+def write_sqlite(folder: Path, num_events: int) -> None:
+    """The same in a database, with a table of sensors."""
+    write_database(folder, num_events)
+    shutil.rmtree(folder / "made")
+    (folder / "sqlite" / "merged.db").rename(folder / "merged.db")
+    write_geometry(folder / GEOMETRY_FILE, Geometry(positions().astype(np.float32)))
+
+
+LAYOUTS = {"kaggle": write_kaggle, "graphnet": write_graphnet, "no sensors": write_flat_tables, "sqlite": write_sqlite}
 
 
 if __name__ == "__main__":

@@ -321,7 +321,8 @@ class SourceConfig(ConfigBranch):
     @classmethod
     def _as_table(cls, extra: Any) -> Any:
         """Names without types: run_config.py looks them up in the files."""
-        return dict.fromkeys(extra, "") if isinstance(extra, list | tuple) else extra
+        is_list = isinstance(extra, list | tuple) and all(isinstance(name, str) for name in extra)
+        return dict.fromkeys(extra, "") if is_list else extra
 
     @field_validator("columns", mode="before")
     @classmethod

@@ -49,7 +49,7 @@ def missing_extra(what: str, extra: str, otherwise: str = "") -> BadInputError:
     """
     or_else = f", or {otherwise}" if otherwise else ""
     # Not by the package's name alone: in an index of packages that may be somebody else's.
-    return BadInputError(f"{what} needs: pip install '.[{extra}]' (in the clone){or_else}")
+    return BadInputError(f"{what} needs: pip install -c constraints.txt '.[{extra}]' (in the clone){or_else}")
 
 
 LIBRARY_ERRORS = (OSError, MemoryError, RuntimeError, ValueError, LookupError, TypeError, ArithmeticError)

@@ -134,7 +134,7 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--config",
         "toml",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="TOML file with any part of the configuration.",
+        help="TOML file with any part of the configuration; options win over it.",
     )(function)
 
 

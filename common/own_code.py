@@ -21,6 +21,8 @@ from common.errors import BadInputError, IcestreamError
 from common.paths import require_private
 
 OWN_SECTION = "own"
+OWN_PATH_VARIABLE = "_ICESTREAM_OWN_PATH"
+"""Folder in which children search for the user's code last: that of a script which is elsewhere."""
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _BIND_UNSEEN = frozenset({"globals", "vars", "locals", "exec", "eval", "setattr", "sys.modules"})
 """Names in a module's source with which it may bind names that can't be read from it."""
@@ -31,18 +33,22 @@ def is_own(name: str) -> bool:
     return bool(_NAME.fullmatch(name))
 
 
-def section_name(model: str) -> str:
-    """Section of `trainer` with the settings of a model: `own` for one of the user's own."""
-    return OWN_SECTION if is_own(model) else model
-
-
 def search_path() -> list[str]:
     """Folders with modules: PYTHONPATH and installed packages, and, last, the current folder.
 
     Last, so that a file there that is called like a module of Python or of a package is never imported in its place.
     """
     here = os.fspath(Path.cwd())
-    return [*(folder for folder in sys.path if folder not in ("", here)), here]
+    told = [folder for folder in os.environ.get(OWN_PATH_VARIABLE, "").split(os.pathsep) if folder]
+    return [*(folder for folder in sys.path if folder not in ("", here, *told)), here, *told]
+
+
+def folder_of(name: str) -> str:
+    """Return the folder from which this process imported the module of ``name``; empty if it did not."""
+    spec = getattr(sys.modules.get(name.partition(":")[0].partition(".")[0]), "__spec__", None)
+    if spec is None or spec.origin is None:
+        return ""
+    return os.fspath(Path(spec.origin).absolute().parents[1 if spec.submodule_search_locations else 0])
 
 
 def require_module(name: str, key: str = "trainer.model") -> None:
@@ -109,9 +115,10 @@ def _no_name(name: str, file: str | None, names: Iterable[str]) -> BadInputError
     return BadInputError(f"{name}: {file} has no {attribute!r}{hint}")
 
 
-def import_own(name: str) -> Any:
-    """Object of that name. Raises BadInputError, in one line, for an error in its code too."""
-    require_module(name)
+def import_own(name: str, key: str = "trainer.model") -> Any:
+    """Object of that name, which the setting ``key`` has. Raises BadInputError, in one line, for an error in its code
+    too."""
+    require_module(name, key)
     module, _, attribute = name.partition(":")
     sys.path[:] = search_path()
     try:

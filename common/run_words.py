@@ -23,24 +23,37 @@ _LOSSES_SHOWN = 2
 _POWERS = ("k", "M", "G", "T", "P", "E")
 
 
-def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
-    """Seconds to the end of the run at the present speed: to max_steps or to the last epoch's end,
-    whichever is sooner. None if both are unknown."""
-    if trainer is None or trainer.state != "training" or trainer.events_per_s <= 0:
+def done_share(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
+    """Part (0 to 1) of the run that is done: of max_steps or of the epochs, whichever ends sooner. None if unknown."""
+    if trainer is None:
         return None
-    counters = trainer.counters
-    if counters.events_trained <= 0:
-        return None
-    candidates = []
-    if trainer.max_steps and trainer.step:
-        steps_per_s = trainer.events_per_s * trainer.step / counters.events_trained
-        candidates.append((trainer.max_steps - trainer.step) / steps_per_s)
+    if trainer.state == "finished":
+        return 1.0
+    shares = [trainer.step / trainer.max_steps] if trainer.max_steps else []
     all_listed = fetcher is not None and fetcher.ranges_listed >= fetcher.ranges
-    if trainer.epochs and fetcher is not None and fetcher.files_planned and all_listed:
+    if trainer.epochs and fetcher is not None and fetcher.files_planned and fetcher.events_planned and all_listed:
         events_total = fetcher.events_planned / fetcher.files_planned * fetcher.files_total
-        read_per_s = trainer.events_per_s * counters.events_read / counters.events_trained
-        candidates.append((events_total - counters.events_read) / read_per_s)
-    return max(0.0, min(candidates)) if candidates else None
+        shares.append(trainer.counters.events_read / events_total)
+    return min(max(shares), 1.0) if shares else None
+
+
+def expected_steps(trainer: TrainerStatus, share: float | None) -> int | None:
+    """Step at the end of the run. None if unknown."""
+    return round(trainer.step / share) if share and trainer.step else trainer.max_steps or None
+
+
+def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
+    """Seconds to the end of the run at the present speed; see done_share. None if it is unknown."""
+    share = done_share(fetcher, trainer)
+    if trainer is None or trainer.state != "training" or trainer.events_per_s <= 0 or not share:
+        return None
+    return (1 / share - 1) * trainer.counters.events_trained / trainer.events_per_s
+
+
+def done_words(share: float, events_read: int) -> str:
+    """Part of the run that is done, and of its events."""
+    total = f" of {round(events_read / share):,}" if share else ""
+    return f"{100 * share:.0f} %  {events_read:,}{total} events"
 
 
 def bottleneck(fetcher: FetcherStatus, trainer: TrainerStatus | None = None) -> str:
@@ -154,6 +167,8 @@ def progress_line(
     if trainer is None or trainer.state == "starting":
         parts.append("stopping" if stopping else _start_words(fetcher))
     else:
+        share = done_share(fetcher, trainer)
+        parts += [f"{100 * share:.0f} %"] if share is not None else []
         parts.append(training_words(trainer))
         left_s = remaining_s(fetcher, trainer)
         parts += [trainer.state] if trainer.state != "training" else []

@@ -325,6 +325,10 @@ def _renamed(schema: EventSchema) -> EventSchema:
         raise BadInputError(f"source.columns: {error}") from None
 
 
+_OF_UNITS = ("source_file", "source_row", "offsets", "microbatch_bounds")
+"""Names of arrays that each unit has: see common/unit_arrays.py."""
+
+
 def _with_extra(schema: EventSchema) -> EventSchema:
     """Schema that hands the columns of its `source.extra` through. Raises BadInputError."""
     if not schema.source.extra:
@@ -337,8 +341,9 @@ def _with_extra(schema: EventSchema) -> EventSchema:
                 f"{key} = {kind!r}: expected a type, one of {', '.join(TYPE_NAMES)}, or one such as list<float32> for a"
                 " number of each particle"
             )
-        if name in (taken := {*schema._by_name, *(one.path[0] for one in schema.source_columns)}):
-            raise BadInputError(f"{key}: the workload {schema.name} has it already; it has {', '.join(sorted(taken))}")
+        taken = {*schema._by_name, *(one.path[0] for one in schema.source_columns)}
+        if name in (*taken, *_OF_UNITS):
+            raise BadInputError(f"{key}: the name is taken; the workload {schema.name} has {', '.join(sorted(taken))}")
         columns.append(Column(name, "event" if kind == number else "particle", TYPE_NAMES[number], (name,)))
     sources = tuple(SourceColumn(column.name, column.name, 0) for column in columns)
     return replace(
@@ -397,7 +402,12 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
             yield f"{rule} is about a field that its column has not"
 
 
-NO_TABLES = "HDF5, which the workload {} is not read from: write Parquet files"
+def no_tables(schema: EventSchema) -> str:
+    """Return why a workload has no layout in HDF5."""
+    if schema.source.extra or schema.source.columns:
+        return "HDF5, whose columns source.extra and source.columns can't name: write Parquet files"
+    return f"HDF5, which the workload {schema.name} is not read from: write Parquet files"
+
 
 # Source of an event; the decoder adds these to every schema.
 SOURCE_COLUMNS = (

@@ -10,6 +10,7 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def event_fields(schema: EventSchema) -> dict[str, tuple[str, int]]:
 
 
 class Where:
-    """Condition that an event of the stream fulfils. Comparisons with NaN are false."""
+    """Condition that an event of the stream fulfils. NaN is unequal to all; other comparisons with it are false."""
 
     def __init__(self, text: str, schema: EventSchema) -> None:
         """Raise BadInputError for a text that is no condition on columns of the schema."""
@@ -73,13 +74,13 @@ class Where:
         try:
             if len(text) > _MOST_CHARACTERS:
                 raise self._error(f"it has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
-            self._tree = ast.parse(text.strip(), mode="eval").body
+            self._tree = ast.parse(" ".join(text.split()), mode="eval").body
             if sum(1 for _ in ast.walk(self._tree)) > _MOST_NODES:
                 raise self._error(f"it has more than {_MOST_NODES} names, numbers and operators")
             self._check_condition(self._tree)
             one_row = {one.name: np.zeros((1, len(one.fields)), one.dtype) for one in schema.read_columns}
             self.mask(one_row, np.zeros(1, np.int64))  # an operation that numpy refuses
-        except (SyntaxError, TypeError, ValueError, OverflowError, RecursionError, MemoryError):
+        except (SyntaxError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError):
             raise self._error(_SYNTAX) from None
 
     def mask(self, event_columns: Mapping[str, Array], counts: Array) -> Bool:
@@ -105,13 +106,13 @@ class Where:
             match node:
                 case ast.BoolOp():
                     join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-                    return join.reduce([fulfilled(part) for part in node.values])
+                    return reduce(join, [fulfilled(part) for part in node.values])
                 case ast.UnaryOp():
-                    return ~fulfilled(node.operand)
+                    return np.logical_not(fulfilled(node.operand))
             assert isinstance(node, ast.Compare)
             values = [value(one) for one in (node.left, *node.comparators)]
             pairs = zip(node.ops, values, values[1:], strict=False)
-            return np.logical_and.reduce([_COMPARISONS[type(op)](left, right) for op, left, right in pairs])
+            return reduce(np.logical_and, [_COMPARISONS[type(op)](left, right) for op, left, right in pairs])
 
         with np.errstate(all="ignore"):
             return np.broadcast_to(fulfilled(self._tree), counts.shape)
@@ -143,12 +144,13 @@ class Where:
         known = bounds.get(ast.unparse(left))
         if known is None:
             return True
-        # As the rows are compared: numpy rounds the number to the column's type.
-        low, high = np.array(known).astype(self._dtypes[ast.unparse(left)])
+        low, high = known
+        if "f" in (dtype := self._dtypes[ast.unparse(left)]):
+            low, high = np.array(known).astype(dtype)  # as the rows are compared: numpy rounds the number to this type
         if kind is ast.Eq:
             return bool(low <= limit) and bool(high >= limit)
-        if kind is ast.NotEq:
-            return not (low == limit and high == limit)
+        if kind is ast.NotEq:  # NaN is in no statistics, and unequal
+            return "f" in dtype or not low == limit == high
         return bool(_COMPARISONS[kind](low if kind in (ast.Lt, ast.LtE) else high, limit))
 
     def _check_condition(self, node: ast.expr) -> None:

@@ -1,7 +1,7 @@
 """Hooks of `make docs-site`: pages that are written while the site is built, and links that leave docs/.
 
-Four texts are not in git, since the code already says them: the commands, the settings, the source tree, and the table
-of the old flags in how-to/migrate.md. Without the site: `icestream COMMAND --help`, `icestream config --keys`.
+Some texts are not in git, since the code already says them: the commands, the settings, the source tree, and the tables
+of old scripts and flags. Without the site: `icestream COMMAND --help`, `icestream config --keys`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from icestream.cli import VERBS, cli, listed, own_command
+from icestream.commands.migrate import rows as rows_of_flags
 from services.config.root import Config
 from workloads import registry
 from workloads.base.interface import Section
-from workloads.muons.migrate import rows as rows_of_flags
 
 ROOT = Path(__file__).resolve().parent.parent
-FLAGS = "<!-- table of the old flags: the site's build writes it here -->"
+OLD = re.compile(r"<!-- table that the site's build writes here: (\S+) -->")
+"""Place of a table of old scripts, or of the flags of one."""
 _OUTER_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)\)")
 
 
@@ -37,9 +38,11 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Return the text of a page with its table of flags, and with its links out of docs/ replaced."""
+    """Return the text of a page with its tables of flags, and with its links out of docs/ replaced."""
     folder = posixpath.dirname(f"docs/{page.file.src_uri}")
-    return with_outer_links(markdown.replace(FLAGS, "\n".join(rows_of_flags())), folder, config["repo_url"])
+    return with_outer_links(
+        OLD.sub(lambda place: "\n".join(rows_of_flags(place[1])), markdown), folder, config["repo_url"]
+    )
 
 
 def with_outer_links(markdown: str, folder: str, repo_url: str | None) -> str:

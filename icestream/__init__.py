@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from common.errors import BadInputError
     from icestream.streaming import EventStream, RaggedBatch, stream
-    from icestream.verbs import evaluate, load, simulate
+    from icestream.verbs import evaluate, geometry, load, simulate
     from workloads.base.module_training import ModelSettings, ModuleTraining
 
     __version__: str
@@ -23,6 +23,7 @@ __all__ = [
     "RaggedBatch",
     "__version__",
     "evaluate",
+    "geometry",
     "load",
     "simulate",
     "stream",
@@ -53,7 +54,7 @@ check_own_packages()
 _MODULES = {
     "BadInputError": "common.errors",
     **dict.fromkeys(("EventStream", "RaggedBatch", "stream"), "icestream.streaming"),
-    **dict.fromkeys(("evaluate", "load", "simulate"), "icestream.verbs"),
+    **dict.fromkeys(("evaluate", "geometry", "load", "simulate"), "icestream.verbs"),
     **dict.fromkeys(("ModelSettings", "ModuleTraining"), "workloads.base.module_training"),
 }
 

@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[Section, str]] = {
     "run": ("Run", "Start every service on this machine and show progress."),
     "stop": ("Run", "Stop a run with a checkpoint, from any terminal of its machine."),
     "config": ("Run", "Print the resolved configuration, or every key with its meaning."),
+    "migrate": ("Run", "Print what an old command of cr_muons, or iceaggr's configuration, is here."),
     "doctor": ("Run", "Check configuration, machine, inputs, token before a run."),
     "status": ("Look", "Show how a run is doing, or how it ended."),
     "logs": ("Look", "Print or follow the logs of a run's services, merged by time."),
@@ -118,12 +119,12 @@ def _workloads_with(verb: str) -> list[str]:
 
 
 def listed() -> list[tuple[str, str, Section]]:
-    """Return name, summary and section of every command."""
+    """Return name, summary and section of every command; of a verb of several workloads the first one's summary."""
     lines: list[tuple[str, str, Section]] = [(name, summary, section) for name, (section, summary) in VERBS.items()]
     for name in dict.fromkeys(verb for workload in registry.names() for verb in registry.verbs(workload)):
-        verbs = {workload: registry.verbs(workload)[name] for workload in _workloads_with(name)}
-        text = "; ".join(f"{verb.summary.rstrip('.')} ({workload})" for workload, verb in verbs.items())
-        lines.append((name, f"{text}.", next(iter(verbs.values())).section))
+        having = _workloads_with(name)
+        verb = registry.verbs(having[0])[name]
+        lines.append((name, f"{verb.summary.rstrip('.')} ({', '.join(having)}).", verb.section))
     return lines
 
 

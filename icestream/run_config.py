@@ -118,12 +118,21 @@ def _local(text: str) -> Iterator[Path]:
     if "://" in text or text.startswith("@"):
         return
     matches = map(Path, iglob(text, recursive=True))  # noqa: PTH207  a pattern that may be absolute
-    files = chain.from_iterable(path.rglob("*") if path.is_dir() else (path,) for path in matches)
+    files = chain.from_iterable(map(_sorted_files, matches))
     for number, path in enumerate(files):
         if path.suffix in SUFFIXES and path.is_file():
             yield path
         if number == _MOST_LOOKED_AT:
             return
+
+
+def _sorted_files(path: Path) -> Iterator[Path]:
+    """A file, or the files below a folder in the order of their names, which no file system changes."""
+    if not path.is_dir():
+        yield path
+        return
+    for entry in sorted(path.iterdir()):
+        yield from _sorted_files(entry)
 
 
 def _columns(path: Path) -> frozenset[str]:

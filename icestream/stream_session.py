@@ -27,6 +27,7 @@ from common.files.parquet.footer import DamagedFooter, parse_footer
 from common.files.remotes import Remotes
 from common.locks import RunLock
 from common.options import Paths, given_inputs, given_path
+from common.own_code import OWN_PATH_VARIABLE, folder_of
 from common.paths import CONFIG_FILE, make_run_dir
 from common.plan import plan_hash
 from common.process import python_command
@@ -292,7 +293,8 @@ class Session:
         told = {}
         if ranks.is_first:
             run_dir = self._kept_dir or Path(tempfile.mkdtemp(prefix="icestream-"))
-            self._services = Services(run_dir, self._config.local, temporary=self._kept_dir is None)
+            own = folder_of(self._config.stream.transform)
+            self._services = Services(run_dir, self._config.local, temporary=self._kept_dir is None, own=own)
             before = os.umask(0o077)  # the caller's own umask stays
             try:
                 make_run_dir(run_dir)
@@ -311,12 +313,13 @@ class Session:
 class Services:
     """The process of stream_process.py, with the fetcher and the decoders below it; restarted if it dies."""
 
-    def __init__(self, run_dir: Path, local: LocalConfig, *, temporary: bool) -> None:
-        """``temporary``: the run directory is deleted at the end."""
+    def __init__(self, run_dir: Path, local: LocalConfig, *, temporary: bool, own: str = "") -> None:
+        """``temporary``: the run directory is deleted at the end. ``own``: folder with the user's code."""
         self.run_dir = run_dir
         self.error: str | None = None
         """Error that ends the stream."""
         self._temporary = temporary
+        self._environment = {"PYTHONUNBUFFERED": "1"} | ({OWN_PATH_VARIABLE: own} if own else {})
         self._child = Child("services", run_dir / LOGS_FOLDER / "stream.log", RestartPolicy(local.restart_min_s))
         self._looked_s = 0.0
         self._says_why_s = math.inf
@@ -327,7 +330,7 @@ class Services:
         kind = "temporary" if self._temporary else "kept"
         command = python_command("icestream.stream_process", str(self.run_dir), str(os.getpid()), kind)
         with ctrl_c_later():
-            self._child.start(command, os.environ | {"PYTHONUNBUFFERED": "1"})
+            self._child.start(command, os.environ | self._environment)
         self._child.policy.started(time.monotonic())
 
     def ended(self) -> bool:

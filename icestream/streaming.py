@@ -80,7 +80,8 @@ class RaggedBatch:
 
     @property
     def _batch(self) -> Batch:
-        self.was_read = True
+        for one in (self, *self.of_sets.values()):
+            one.was_read = True
         return self._content
 
     @property
@@ -187,7 +188,7 @@ class RaggedBatch:
         parts = self.microbatches
         if self.device != place:
             parts = tuple(part.to(place, non_blocking=non_blocking) for part in parts)
-        if dtype is not None:
+        if dtype is not None and any(one.is_floating_point() and one.dtype != dtype for _, one in self.items()):
             parts = tuple(part.with_floats(dtype) for part in parts)
         if parts is self.microbatches:
             return self
@@ -199,6 +200,16 @@ class RaggedBatch:
     def keys(self) -> tuple[str, ...]:
         """Return the names of all columns: `batch["muons"]` is one, `dict(batch)` all of them."""
         return tuple(column.name for column in self._schema.columns)
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each column with its name."""
+        return ((name, self[name]) for name in self.keys())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self.events:
@@ -226,8 +237,9 @@ class RaggedBatch:
             column = self._schema.column(name)
             dtype = getattr(torch, np.dtype(column.dtype).name)
             parts = [torch.empty((0, len(column.fields)), dtype=dtype, device=self._device)]
-        # torch can't compare, sort or add unsigned integers of 64 bits.
+        # torch can't compare, sort or add unsigned integers of more than 8 bits.
         parts = [part.view(torch.int64) if part.dtype == torch.uint64 else part for part in parts]
+        parts = [part.to(torch.int64) if part.dtype in (torch.uint16, torch.uint32) else part for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -330,8 +342,12 @@ def stream(
 
     Raises BadInputError for wrong settings; what is wrong with the files is raised with the first batch.
     """
-    if limit is not None and limit < 1:
-        raise BadInputError(f"limit = {limit}: expected a number of events, of at least 1")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise BadInputError(f"limit = {limit!r}: expected a whole number of events, of at least 1")
+    if isinstance(extra, str):
+        extra = [extra]
+    if extra is not None and not isinstance(extra, Sequence | Mapping):
+        raise BadInputError(f"extra = {extra!r}: expected names of columns, or a mapping to their types")
     place = place_from(os.environ)
     folder = given_path(run_dir, "run_dir") if run_dir is not None else None
     flags: dict[str, object] = {
@@ -361,13 +377,14 @@ def stream(
         return made(inputs, folder, ways)
     if inputs is not None:
         raise BadInputError("inputs and weights are given: the keys of weights are the inputs")
+    weights = {str(text): weight for text, weight in weights.items()}
     of_set = replace(ways, limit=0, drop_last=True, restart=False)
     events = shares_of_batch(weights, made(list(weights), None, ways).config.stream.batch_events)
     streams = {
         text: made(text, folder and folder / f"set-{number}", of_set, **{"stream.batch_events": events[text]})
         for number, text in enumerate(weights)
     }
-    return MixedStream(streams, ways)
+    return MixedStream(streams, folder, ways)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -455,6 +472,8 @@ class EventStream(IterableDataset[RaggedBatch]):
     """
 
     def __init__(self, config: Config, run_dir: Path | None, ways: Ways) -> None:
+        self.of_sets: Mapping[str, EventStream] = {}
+        """Streams of several sets, by their inputs (``weights``): `.counters`, `.set_aside`, `.num_events` of each."""
         self._config = config
         self._ways = ways
         self._state = StreamState(StreamPosition(), 0)
@@ -523,14 +542,19 @@ class EventStream(IterableDataset[RaggedBatch]):
         if epochs:
             events = -(-trained // epochs)
         elif self.num_events is None:
-            raise TypeError("the number of events is unknown before the first epoch of remote files is through")
+            raise TypeError(
+                "the number of events of files that are not local Parquet is unknown before the first epoch"
+            )
         else:  # the share of a hash is not exact
             spread = 5 * math.sqrt(self.num_events * share * (1 - share))
             events = min(math.ceil(self.num_events * share + spread), self.num_events)
-        events = min(events, self._ways.limit or events)
         of_batch = self._config.stream.batch_events
-        self._promised = events // of_batch if self._ways.drop_last else -(-events // of_batch)
+        batches = events // of_batch if self._ways.drop_last else -(-events // of_batch)
+        self._promised = self._within_limit(batches, of_batch)
         return self._promised
+
+    def _within_limit(self, batches: int, of_batch: int) -> int:
+        return min(batches, -(-self._ways.limit // of_batch)) if self._ways.limit else batches
 
     def __bool__(self) -> bool:
         return True  # else it would be asked for its length
@@ -545,8 +569,11 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     @property
     def counters(self) -> Counters:
-        """Outcome of every event so far: trained (handed out), outlier, empty, held out, invalid, quarantined."""
-        return self._state.position.counters
+        """Outcome of every event so far: trained (handed out, or left out by ``drop_last``), outlier, empty, held out,
+        filtered, invalid, quarantined."""
+        counted, skip = self._state.position.counters, self._state.skip
+        more = {"events_read": counted.events_read + skip, "events_trained": counted.events_trained + skip}
+        return counted.model_copy(update=more) if skip else counted
 
     @property
     def set_aside(self) -> tuple[str, ...]:
@@ -573,6 +600,8 @@ class EventStream(IterableDataset[RaggedBatch]):
         state = StreamState.read(state_dict, self._config)
         if state == self._loaded_over:
             return
+        if state.skip and not self._cuts:
+            raise BadInputError("the state is of batches that were cut by drop_last, on one rank: continue it likewise")
         handed_out = state_dict.get(HANDED_OUT)
         self._loaded_over = StreamState.read(handed_out, self._config) if handed_out is not None else None
         self._loaded = state_dict if handed_out is not None else None
@@ -585,9 +614,7 @@ class EventStream(IterableDataset[RaggedBatch]):
                 "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
                 " (icestream.stream(decoders=...))"
             )
-        if self._ways.restart:
-            self._begin_again()
-        is_whole = self._state.of_loop == 0
+        is_whole = self._state.of_loop == 0 or self._ways.restart
         batch = self._next(begins=True)
         self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
         num_batches = 1
@@ -605,8 +632,8 @@ class EventStream(IterableDataset[RaggedBatch]):
         if has_lightning and is_whole and num_batches < self._promised and not self.ends_are_watched:
             self._promised = 0  # once is enough
             logger.warning(
-                "this loop had %d batches, and len(stream) promised more: Lightning doesn't notice its end, and may leave out"
-                " a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
+                "this loop had %d batches, and len(stream) promised more: Lightning doesn't notice its end, and may"
+                " leave out a validation: add icestream.lightning.StreamCallback(stream) to the trainer's callbacks",
                 num_batches,
             )
 
@@ -644,6 +671,8 @@ class EventStream(IterableDataset[RaggedBatch]):
         if not self._in_use.acquire(blocking=False):
             raise BadInputError("another thread reads this stream: give each thread a stream of its own")
         try:
+            if begins and self._ways.restart:
+                self._begin_again()
             if begins and self._first_after is not None and not self._first_after[0].was_read:
                 # Lightning fetches it, and drops it for a new loop, where it resumes behind an epoch's last validation.
                 self.load_state_dict(self._first_after[1])
@@ -653,16 +682,21 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def _following(self) -> RaggedBatch:
         """Return the next batch, once it is known whether it is the last one of its epoch."""
-        batch = self._held or self._fetched() or self._first_of_next_epoch()
-        self._held = batch  # until the next one is here: an error loses none
-        following = self._fetched()
-        epoch, self._held, ends = self._state.epoch, following, following is None
-        of_loop = self._state.of_loop + batch.batch.total_events
-        is_last = ends or 0 < self._ways.limit <= of_loop
-        position, skip = (self._end, 0) if ends else (batch.position, batch.skip)
-        if ends:
-            self._whole_epochs = epoch + 1, self._end.counters.events_trained
-        self._state = StreamState(position, epoch + ends, skip, 0 if is_last else of_loop)
+        try:
+            batch = self._held or self._fetched() or self._first_of_next_epoch()
+            self._held = batch  # until the next one is here: an error loses none
+            following = self._fetched()
+            epoch, self._held, ends = self._state.epoch, following, following is None
+            of_loop = self._state.of_loop + batch.batch.total_events
+            is_last = ends or 0 < self._ways.limit <= of_loop
+            position, skip = (self._end, 0) if ends else (batch.position, batch.skip)
+            if ends:
+                self._whole_epochs = epoch + 1, self._end.counters.events_trained
+            self._state = StreamState(position, epoch + ends, skip, 0 if is_last else of_loop)
+        except BaseException:  # what was fetched and not handed out is fetched again
+            self._forget()
+            self._session.leave()
+            raise
         ragged = RaggedBatch(batch.batch, self._schema, epoch, self._state, device=self._ways.device, is_last=is_last)
         self._first_after = None if self._loaded is None else (ragged, self._loaded)
         self._loaded = self._loaded_over = None
@@ -680,10 +714,15 @@ class EventStream(IterableDataset[RaggedBatch]):
             raise BadInputError(f"{told}: look at stream.set_aside")
         return batch
 
+    @property
+    def _cuts(self) -> bool:
+        """True if batches are cut at exactly `batch_events`."""
+        return self._ways.drop_last and self._ways.place is None
+
     def _fetched(self) -> _Next | None:
         """Return the batch behind the one that is held back, or else behind the state; None at the end of the epoch."""
-        wanted, is_alone = self._config.stream.batch_events, self._ways.place is None
-        if not (self._ways.drop_last and is_alone):
+        wanted = self._config.stream.batch_events
+        if not self._cuts:
             fed = self._fed()
             while fed is not None and self._ways.drop_last and fed.batch.total_events < wanted:
                 fed = self._fed()
@@ -742,10 +781,9 @@ class MixedStream(EventStream):
     An epoch ends once each set was read; those that end earlier go on with their next pass.
     """
 
-    def __init__(self, streams: Mapping[str, EventStream], ways: Ways) -> None:
-        super().__init__(next(iter(streams.values())).config, None, ways)
+    def __init__(self, streams: Mapping[str, EventStream], run_dir: Path | None, ways: Ways) -> None:
+        super().__init__(next(iter(streams.values())).config, run_dir, ways)
         self.of_sets = dict(streams)
-        """Stream of each set, by its inputs: `.counters`, `.set_aside` and `.num_events` are its own."""
         self._of_loop = 0
 
     @property
@@ -767,8 +805,7 @@ class MixedStream(EventStream):
 
     def __len__(self) -> int:
         batches = max(len(one) for one in self.of_sets.values())
-        of_batch = sum(one.config.stream.batch_events for one in self.of_sets.values())
-        return min(batches, -(-self._ways.limit // of_batch) if self._ways.limit else batches)
+        return self._within_limit(batches, sum(one.config.stream.batch_events for one in self.of_sets.values()))
 
     def __repr__(self) -> str:
         sets = ", ".join(f"{one.config.stream.batch_events:,} of {name}" for name, one in self.of_sets.items())
@@ -788,9 +825,11 @@ class MixedStream(EventStream):
             raise BadInputError("not the state of a stream of several sets") from None
         if sets.keys() != self.of_sets.keys():
             raise BadInputError(f"the state is of the sets {', '.join(sets)}; these are {', '.join(self.of_sets)}")
+        before = [one._state for one in self.of_sets.values()]
         for name, one in self.of_sets.items():
             one.load_state_dict(sets[name])
-        self._of_loop = of_loop
+        if before != [one._state for one in self.of_sets.values()]:  # else they know better: see EventStream
+            self._of_loop = of_loop
 
     def close(self) -> None:
         for one in self.of_sets.values():
@@ -802,6 +841,8 @@ class MixedStream(EventStream):
             one._begin_again()
 
     def _next(self, *, begins: bool = False) -> RaggedBatch:
+        if begins and self._ways.restart:
+            self._begin_again()
         epoch, before = self.epoch, {name: one._state for name, one in self.of_sets.items()}
         parts: dict[str, RaggedBatch] = {}
         try:
@@ -811,13 +852,14 @@ class MixedStream(EventStream):
             for name in parts:  # a part that isn't handed out is drawn again
                 self.of_sets[name]._go_to(before[name])
             raise
-        batch = Batch(tuple(part for one in parts.values() for part in one.microbatches))
-        total = sum(one.total_events for one in parts.values())
+        contents = [one._content for one in parts.values()]  # not read: see was_read
+        batch = Batch(tuple(part for one in contents for part in one.microbatches))
+        total = sum(one.total_events for one in contents)
         self._of_loop += total
         is_last = self.epoch > epoch or 0 < self._ways.limit <= self._of_loop
         self._of_loop = 0 if is_last else self._of_loop
         mixed = RaggedBatch(
-            batch.among(total, sum(one.num_particles for one in parts.values())),
+            batch.among(total, sum(one.total_particles for one in contents)),
             self._schema,
             epoch,
             StreamState(StreamPosition(), self.epoch, of_loop=self._of_loop),

@@ -15,6 +15,8 @@ from common.own_code import is_own
 from workloads import registry
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from common.schema import EventSchema
     from workloads.base.checkpoint import TrainedRun
     from workloads.base.interface import FileEvents, FileSettings, Front, OrderedUnit
@@ -134,6 +136,21 @@ def evaluate(
             **options,
         )
         return report
+
+
+def geometry(path: PathText) -> Tensor:
+    """Return the positions of the sensors of events of directions, (S, 3) float32 in m: row i is sensor i.
+
+    ``path``: the folder of the events, one of its files, or its `sensor_geometry.csv`. Raises BadInputError.
+    """
+    import torch
+
+    from workloads.direction.geometry import GEOMETRY_FILE, read_geometry
+
+    place = given_path(path, "path")
+    if place.name != GEOMETRY_FILE:
+        place = (place.parent if place.is_file() else place) / GEOMETRY_FILE
+    return torch.from_numpy(read_geometry(place).position_S3)
 
 
 # ------------------------------------------------------------------ errors in Python's words

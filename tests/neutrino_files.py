@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,15 +56,11 @@ def write_kaggle(
     batches: Mapping[int, Sequence[Neutrino]],
     *,
     name: str = "train",
-    changed: Mapping[str, Any] | None = None,
     meta_options: Mapping[str, Any] | None = None,
     angles: bool = True,
     number: Any = np.float64,
 ) -> Path:
-    """Write a data set: a file of pulses for each batch, and the tables of events and sensors.
-
-    ``changed`` are columns of the table of events to replace.
-    """
+    """Write a data set: a file of pulses for each batch, and the tables of events and sensors."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     meta: dict[str, list[np.ndarray]] = {}
     for batch, events in batches.items():
@@ -80,9 +78,8 @@ def write_kaggle(
         for key, values in columns.items():
             meta.setdefault(key, []).append(values)
         write_batch(folder / name / f"batch_{batch}.parquet", events)
-    table = {key: np.concatenate(values) for key, values in meta.items()} | dict(changed or {})
-    kept = {key: values for key, values in table.items() if values is not None}
-    pq.write_table(pa.table(kept), folder / f"{name}_meta.parquet", **(meta_options or {}))
+    table = {key: np.concatenate(values) for key, values in meta.items()}
+    pq.write_table(pa.table(table), folder / f"{name}_meta.parquet", **(meta_options or {}))
     write_geometry(folder / GEOMETRY_FILE, sensors())
     return folder
 
@@ -105,7 +102,9 @@ def write_flat(folder: Path, events: Sequence[Neutrino], *, part: int = 0, **tru
         "dom_time": pulses["time"].astype(np.float64),
         "charge": pulses["charge"],
         "hlc": (~pulses["auxiliary"]).astype(np.int64),
-        "event_no": np.repeat([event.event_id for event in events], [len(event.pulses) for event in events]),
+        "event_no": np.repeat([event.event_id for event in events], [len(event.pulses) for event in events]).astype(
+            "u8"
+        ),
     }
     table = {
         "azimuth": np.array([event.azimuth for event in events]),
@@ -117,6 +116,30 @@ def write_flat(folder: Path, events: Sequence[Neutrino], *, part: int = 0, **tru
         (folder / name).mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(one), folder / name / f"{name}_{part}.parquet")
     return folder
+
+
+def write_database(path: Path, tables: Mapping[str, pa.Table]) -> Path:
+    """Write these tables as GraphNeT's SQLiteWriter: without types, and with an index on the events of pulses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        for name, table in tables.items():
+            key = " INTEGER PRIMARY KEY" if "truth" in name else ""
+            columns = [f'"{column}"{key if column == "event_no" else ""}' for column in table.column_names]
+            database.execute(f'CREATE TABLE "{name}" ({", ".join(columns)})')
+            rows = zip(*table.to_pydict().values(), strict=True)
+            database.executemany(f'INSERT INTO "{name}" VALUES ({", ".join("?" * len(columns))})', rows)
+            if not key:
+                database.execute(f'CREATE INDEX "event_no_{name}" ON "{name}" (event_no)')
+    return path
+
+
+def database_of(folder: Path) -> Path:
+    """The flat tables of a folder as a database in it."""
+    names = ("pulses", "truth")
+    return write_database(
+        folder / "flat.db", {name: pq.read_table(folder / name / f"{name}_0.parquet") for name in names}
+    )
 
 
 def write_nested(path: Path, events: Sequence[Neutrino], *, ids: bool = False, **lists: Any) -> Path:
@@ -137,6 +160,8 @@ def write_nested(path: Path, events: Sequence[Neutrino], *, ids: bool = False, *
             **{f"sensor_pos_{axis}": where[:, i].tolist() for i, axis in enumerate("xyz")},
             "sensor_id": event.pulses["sensor_id"].astype(np.int64).tolist(),
             "t": event.pulses["time"].astype(np.float64).tolist(),
+            "charge": event.pulses["charge"].tolist(),
+            "auxiliary": event.pulses["auxiliary"].tolist(),
             **lists,
         }
         rows.append({"mc_truth": truth | ({"event_no": event.event_id} if ids else {}), "photons": photons})
@@ -163,6 +188,16 @@ def events_in(path: Path) -> list[dict[str, Any]]:
     columns = ("event_id", "azimuth", "zenith", "pulses")
     rows: list[dict[str, Any]] = pq.read_table(path, columns=[*columns]).to_pylist()
     return rows
+
+
+def assert_imported(folder: Path, pattern: str, events: Sequence[Neutrino]) -> None:
+    """Angles that are turned are rounded."""
+    found = [row for path in sorted(folder.glob(pattern)) for row in events_in(path)]
+    for row, event in zip(found, events, strict=True):
+        wanted = expected(event)
+        for angle in ("azimuth", "zenith"):
+            assert abs(row.pop(angle) - wanted.pop(angle)) < 1e-6
+        assert row == wanted
 
 
 def import_with(*arguments: str | Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import workloads
 from common.errors import BadInputError, IcestreamError
+from common.own_code import OWN_SECTION, is_own
 from common.paths import require_private
 from workloads.base.interface import Importer, Verb, Workload
 
@@ -50,6 +51,14 @@ def workload(name: str) -> Workload:
 def every_workload() -> Iterator[Workload]:
     """All workloads, the default first."""
     return map(workload, names())
+
+
+def section_name(model: str) -> str:
+    """Section of `trainer` with the settings of a model: `own` for one of the user's own."""
+    if is_own(model):
+        return OWN_SECTION
+    models = (workload.models.get(model) for workload in every_workload())
+    return next((known.section for known in models if known is not None), "") or model
 
 
 @cache

@@ -22,7 +22,7 @@ from common.files.rows import BadRowsError, Beat, RaggedRows, Reader, first_inva
 from common.memory import asked_for_too_much, too_much
 from common.messages import Part
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
-from common.schema import NO_TABLES, EventSchema
+from common.schema import EventSchema, no_tables
 from common.where import Bounds
 
 _KNOWN_FILES = 1024
@@ -110,7 +110,7 @@ class ContentReader:
     def _reader(self, kind: FileKind, name: str) -> Reader:
         if kind not in self._readers:
             if self._workload.tables is None:
-                raise BadRowsError(f"{name}: {NO_TABLES.format(self._workload.name)}")
+                raise BadRowsError(f"{name}: {no_tables(self._workload)}")
             from common.files.hdf5 import Hdf5Reader  # h5py: most decoders never need it
 
             self._readers[kind] = Hdf5Reader(self._workload)

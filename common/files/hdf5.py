@@ -35,7 +35,7 @@ from common.files.rows import BadRowsError, Beat, Bool, Int64, RaggedRows, Room,
 from common.messages import Part
 from common.paths import open_file
 from common.plan import Footer, RowGroup, SlotCapacity, cut_spans
-from common.schema import NO_TABLES, EventSchema
+from common.schema import EventSchema, no_tables
 from common.unit_arrays import Array
 from common.where import Bounds
 
@@ -118,7 +118,7 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
     """Tables of the file, with the workload's columns. Raises MachineError, BadFileError."""
     layout = workload.tables
     if layout is None:
-        raise BadFileError(NO_TABLES.format(workload.name))
+        raise BadFileError(no_tables(workload))
     file = _open_hdf5(path)
     try:
         with hdf5_errors("its size can't be determined", path):

@@ -18,7 +18,7 @@ import fsspec
 
 from common import text as hidden_names
 from common.errors import BadInputError, missing_extra
-from common.files.local import SUFFIXES, each_match, files_below, list_entries, named_inputs, status_of
+from common.files.local import SUFFIXES, each_match, files_below, list_entries, named_inputs, numbered, status_of
 from common.files.remotes import Remotes, cache_path, http_options, is_gone
 from common.paths import check_path, user_path
 from common.pelican.answers import MAX_SIZE_BYTES, NotFoundError, is_checksum, number
@@ -52,7 +52,7 @@ def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
     names: dict[Identity, str] = {}
     again: dict[str, str] = {}
-    for text in inputs:
+    for text in numbered(inputs):
         identities: dict[str, Identity] = {}
         for file in sorted(map(_writable, _expand_one(text, remotes, identities)), key=lambda file: file.url):
             identity = identities.get(file.url)

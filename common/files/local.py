@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,6 +87,31 @@ SUFFIXES = (".parquet", ".h5", ".hdf5")
 
 _OF_THE_FILE_SYSTEM = "lost+found"
 """Directory without data that only root may list."""
+
+
+_NUMBERS = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
+_MOST_NUMBERS = 100_000
+
+
+def numbered(inputs: Iterable[str]) -> tuple[str, ...]:
+    """Return the inputs, with one for each number of a range in braces: `{1..650}`, or `{001..650}` with its zeros.
+
+    Raises BadInputError. Lines of a list (@FILE) stay as they are.
+    """
+    found: list[str] = []
+    for text in inputs:
+        if not (match := _NUMBERS.search(text)):
+            found.append(text)
+            continue
+        first, last = int(match[1]), int(match[2])
+        if not 0 <= last - first < _MOST_NUMBERS:
+            raise BadInputError(f"{text}: expected {{FIRST..LAST}}, rising, with at most {_MOST_NUMBERS:,} numbers")
+        width = len(match[1]) if match[1].startswith("0") else 0
+        start, end = text[: match.start()], text[match.end() :]
+        found += numbered(f"{start}{number:0{width}d}{end}" for number in range(first, last + 1))
+        if len(found) > _MOST_NUMBERS:
+            raise BadInputError(f"{text}: more than {_MOST_NUMBERS:,} inputs")
+    return tuple(found)
 
 
 def list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -16,6 +16,7 @@ from common.text import shown
 from icestream.commands.snapshot import require_run_dir
 from services.config.root import Config, full_key, load_config, settings, value_of
 from services.config.settings import model_names
+from workloads.registry import section_name
 
 CONFIG_EXAMPLES = """\b
 Examples:
@@ -86,8 +87,9 @@ def described(config: Config, name: str, stored: Config | None = None) -> Sequen
     wanted = [key for key in fields if key.startswith(f"{name}.")] or [full_key(name, "icestream config")]
     others = []
     if name == "trainer":
-        models = (f"trainer.{model}" for model in model_names() if model != config.trainer.model)
-        others = [section for section in models if any(key.startswith(f"{section}.") for key in fields)]
+        sections = dict.fromkeys(f"trainer.{section_name(model)}" for model in model_names())
+        sections.pop(f"trainer.{section_name(config.trainer.model)}", None)
+        others = [section for section in sections if any(key.startswith(f"{section}.") for key in fields)]
     lines = []
     for key in wanted:
         if key.startswith(tuple(f"{section}." for section in others)):

@@ -92,7 +92,7 @@ def convert_file(
         footer, parts = plan_file(path, workload, stream, name=name or str(path))
     except BadInputError as error:
         raise BadInputError(f"{name or path}: {error}") from None
-    return write_rows(
+    done = write_rows(
         out,
         workload.in_own_layout(),
         _pieces(parts, workload),
@@ -103,6 +103,8 @@ def convert_file(
         part=part,
         on_rows=on_rows,
     )
+    assert done.events + done.null_events == done.rows_in
+    return done
 
 
 def write_rows(
@@ -118,7 +120,7 @@ def write_rows(
     part: Path | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> Converted:
-    """Write ``out`` from ``rows`` rows in all, completely or not at all. ``notes`` are kept in its footer."""
+    """Write ``out`` from ``rows`` rows at most, completely or not at all. ``notes`` are kept in its footer."""
     out.parent.mkdir(parents=True, exist_ok=True)
     schema = schema_of(workload)
     total = Converted(rows, 0, 0, 0, 0, 0, bytes_in, 0)
@@ -138,7 +140,6 @@ def write_rows(
                 )
             writer.add_key_value_metadata(notes or {})
         bytes_out = new.stat().st_size
-    assert total.events + total.null_events == total.rows_in
     return replace(total, bytes_out=bytes_out)
 
 
@@ -267,7 +268,8 @@ def import_files(
                 notes={_STAMP: stamp},
             )
         words = [f"{done.events:,} events", f"{done.particles:,} particles"]
-        words += [f"{done.null_events:,} events without particles left out"] if done.null_events else []
+        left_out = file.rows - done.events
+        words += [f"{left_out:,} events without particles left out"] if left_out else []
         words += [f"{done.dropped:,} particles above {most:,} an event cut"] if done.dropped else []
         return _line(file.path, target, done, words)
 

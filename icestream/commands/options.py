@@ -29,7 +29,7 @@ class _ModelOption(click.Option):
         models = "; ".join(f"{one.name}: {', '.join(one.models)}" for one in registry.every_workload())
         self.help = (
             f"Model to train ({models}); package.module:NAME: one of your own (docs/how-to/custom-model.md); none: only"
-            " count the events, to measure the speed of the pipeline alone. It wins over the configuration file."
+            " count the events, to measure the speed of the pipeline alone."
         )
         return super().get_help_record(ctx)
 

@@ -38,10 +38,12 @@ from services.supervisor.progress import Display, RunRecord, supervisor_log
 from services.supervisor.supervisor import CommandFor, Processes, SessionOutcome, Supervisor, TrainerGroup
 from workloads import registry
 from workloads.base.checkpoint import newest_checkpoint
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 _NEW_WORK = ("input", "workload", "seed", "source", "stream", "outputs")
 """Branches whose change is work for a finished run."""
+_MOST_SHOWN = 20
+"""Inputs that the introduction names."""
 _ENDING_S = 10.0
 """Longest wait for the services of a run that was just killed."""
 
@@ -171,10 +173,11 @@ def introduction(run_dir: Path, config: Config) -> str:
     trainers = "trainer" if config.local.trainers == 1 else f"{config.local.trainers} trainers"
     if config.stream.shards > 1:
         decoders = f"{decoders} for each of {config.stream.shards} shards"
+    more = f", … ({len(config.input)} in all)" if len(config.input) > _MOST_SHOWN else ""
     return "\n".join(
         [
             f"run directory  {run_dir} ({how})",
-            f"inputs         {', '.join(shown(text) for text in config.input)}",
+            f"inputs         {', '.join(map(shown, config.input[:_MOST_SHOWN]))}{more}",
             f"processes      fetcher, {decoders}, {trainers}; logs in {run_dir / 'logs'}",
             f"TensorBoard    icestream tensorboard {run_dir}",
         ]
@@ -236,20 +239,26 @@ def summary_of(outcome: SessionOutcome, status: TrainerStatus | None, imbalance:
 
 
 def already_complete(former: Mapping[str, Any], config: Config, status: TrainerStatus | None) -> str:
-    """Return a line about a finished run that the settings do not prolong; empty if there may be something to do.
+    """Return a line about a run that has all its steps; empty if there may be something to do.
 
     ``former``: configuration of the run as stored, ``status``: that of its last trainer.
     """
-    if status is None or status.state != "finished":
+    if status is None or status.state not in ("finished", "stopped"):
         return ""
     now = config.model_dump(mode="json")
-    model = former.get("trainer", {}).get("model")
+    most, model = config.trainer.max_steps, former.get("trainer", {}).get("model")
     if model != config.trainer.model or any(former.get(key) != now[key] for key in _NEW_WORK):
         return ""
-    if former["trainer"].get(model) != now["trainer"].get(model):  # refused or taken by the trainer, which knows why
+    section = section_name(model)
+    if former["trainer"].get(section) != now["trainer"].get(
+        section
+    ):  # refused or taken by the trainer, which knows why
         return ""
+    if status.state == "stopped":
+        is_done = 0 < most <= status.step
+        return f"Already at step {status.step:,}: raise --max-steps {most} to continue." if is_done else ""
     if status.max_steps and status.step >= status.max_steps:
-        is_longer = config.trainer.max_steps == 0 or config.trainer.max_steps > status.step
+        is_longer = most == 0 or most > status.step
         remedy = "Raise --max-steps to continue."
     else:  # the plan ended
         is_longer = config.epochs == 0 or config.epochs > max(1, status.epochs)

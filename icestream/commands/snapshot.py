@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from common.errors import BadInputError
 from common.locks import RUN_PARTS, Holder, holder_of
 from common.paths import CONFIG_FILE, NODE_FILE, RUN_ID_FILE, open_in_run, shard_dirs
-from common.run_words import bottleneck, bottleneck_of_the_hour, remaining_s
+from common.run_words import bottleneck, bottleneck_of_the_hour, done_share, expected_steps, remaining_s
 from common.status import (
     STATUS_FOLDER,
     Counters,
@@ -111,6 +111,7 @@ class RunSnapshot(_Part):
     epochs: int
     trained_s: float
     eta_s: float | None
+    events_read: int
     events_trained: int
     events_per_s: float
     particles_per_s: float
@@ -242,7 +243,8 @@ def _snapshot(
         device=known.device,
         step=known.step,
         max_steps=known.max_steps,
-        expected_steps=_expected_steps(known, eta_s),
+        expected_steps=expected_steps(known, done_share(fetcher, trainer)),
+        events_read=known.counters.events_read,
         epoch=known.epoch,
         epochs=known.epochs,
         trained_s=known.seconds,
@@ -430,15 +432,6 @@ def _processes(
             continue
         seen.append(ProcessSeen(name=name, pid=pid, memory_bytes=pages * os.sysconf("SC_PAGE_SIZE")))
     return seen
-
-
-def _expected_steps(trainer: TrainerStatus, eta_s: float | None) -> int | None:
-    if trainer.state == "finished":
-        return trainer.step
-    if eta_s is None or trainer.batches_per_s <= 0:
-        return trainer.max_steps or None
-    steps = trainer.step + round(eta_s * trainer.batches_per_s)
-    return min(steps, trainer.max_steps) if trainer.max_steps else steps
 
 
 def _config(run_dir: Path) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from shlex import quote
 import click
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +25,16 @@ from common.errors import BadInputError
 from common.locks import Holder, RunPart, holder_of, is_held_by, parent_of
 from common.options import RunCommand, run_argument
 from common.paths import open_in_run
-from common.run_words import binary_words, counted, gpu_words, loss_words, restart_words, step_words, work_words
+from common.run_words import (
+    binary_words,
+    counted,
+    done_words,
+    gpu_words,
+    loss_words,
+    restart_words,
+    step_words,
+    work_words,
+)
 from common.status import TrainerStatus, read_status
 from common.text import compact_duration, duration, shown
 from icestream.commands.snapshot import (
@@ -39,6 +46,7 @@ from icestream.commands.snapshot import (
     read_run,
     require_run_dir,
 )
+from services.supervisor.progress import panel
 
 STATUS_EXAMPLES = """\b
 Examples:
@@ -93,16 +101,8 @@ def status(run_dir: Path, once: bool, as_json: bool) -> None:
 
 def render(run: RunSnapshot) -> RenderableType:
     """Return the live view."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold cyan", justify="right")
-    table.add_column()
-    done = done_share(run)
-    for label, text in rows_of(run, time.time()):
-        style = _STATE_STYLES.get(run.state, "") if label == "state" else _STYLES.get(label, "")
-        table.add_row(label, Text(text, style=style))
-        if label == "state" and done is not None:
-            table.add_row("done", ProgressBar(total=1.0, completed=done, width=50))
-    return Panel(table, title="icestream status", title_align="left", expand=False)
+    styles = {**_STYLES, "state": _STATE_STYLES.get(run.state, "")}
+    return panel("icestream status", rows_of(run, time.time()), done_share(run), styles)
 
 
 def done_share(run: RunSnapshot) -> float | None:
@@ -170,7 +170,9 @@ def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
         return [("step", f"{run.step:,}{of_steps}")]
     eta = f", ETA {duration(run.eta_s) if run.eta_s is not None else 'unknown'}" if run.is_alive else ""
     now = f"{run.events_per_s:,.0f} events/s, {run.particles_per_s:,.0f} particles/s, waits for data"
+    share = done_share(run)
     return [
+        ("done", done_words(share, run.events_read) if share is not None else ""),
         ("step", f"{run.step:,}{of_steps}, epoch {epoch}{of_epochs}"),
         ("time", f"trained for {duration(run.trained_s)}{eta}"),
         ("speed", f"{now} {100 * run.wait_share:.0f} %" if run.is_alive else ""),
@@ -276,7 +278,7 @@ def _cells(run: RunSnapshot, now_s: float) -> list[Text]:
         Text(run.state, style=style),
         Text(shown(f"{run.workload} {run.model}", 60)),
         Text(f"{run.step:,}" if run.step else ""),
-        Text(f"{min(1.0, run.step / run.expected_steps):.0%}" if run.expected_steps else ""),
+        Text(f"{share:.0%}" if (share := done_share(run)) is not None and run.step else ""),
         Text(f"{rate:,.0f}" if rate else ""),
         Text(f"{run.events_trained:,}" if run.events_trained else ""),
         Text(f"{compact_duration(now_s - run.changed_s)} ago" if run.changed_s is not None else ""),

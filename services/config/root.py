@@ -34,7 +34,7 @@ from common.config import (
 )
 from common.errors import BadInputError
 from common.options import no_bool
-from common.own_code import OWN_SECTION, is_own, section_name
+from common.own_code import OWN_SECTION, is_own
 from common.paths import CONFIG_FILE, TRUST_VARIABLE, open_in_run, require_private
 from common.pelican.config import PelicanConfig, TokenConfig
 from common.process import StopFlag
@@ -42,13 +42,14 @@ from common.schema import EventSchema
 from services.config.settings import (
     DecoderConfig,
     FetcherConfig,
+    Inputs,
     LocalConfig,
     OutputsConfig,
     TrainerConfig,
     model_names,
 )
 from workloads import registry
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 if TYPE_CHECKING:
     from common.files.remotes import RemoteAccess
@@ -65,8 +66,8 @@ FINAL_SYNC_S = 120.0
 class Config(ConfigBranch):
     """Configuration of a complete run."""
 
-    input: tuple[str, ...] = ()
-    """Files, directories, globs or URLs, in any number."""
+    input: Inputs = ()
+    """Files, directories, globs or URLs, in any number; `batch_{1..650}.parquet` stands for 650 of them."""
     workload: str = registry.DEFAULT
     """Workload: the ragged columns that the run streams."""
     seed: Annotated[int, BeforeValidator(no_bool)] = Field(0, ge=0, lt=2**63)
@@ -327,7 +328,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadInputError(f"{path}: no such configuration file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not TOML ({error})") from None
+        other = f"; if it is iceaggr's: icestream migrate {path}" if path.suffix in (".yaml", ".yml") else ""
+        raise BadInputError(f"{path}: not TOML ({error}){other}") from None
 
 
 def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
@@ -434,7 +436,8 @@ def unused_settings(
     wanted = read_toml(toml).get("trainer", {}).get("model", model) if toml else model
     if wanted != model:
         lines.append(f"{toml}: made for the model {wanted}, but the model {model} was asked for and is trained")
-    others = tuple(f"trainer.{name}." for name in (*model_names(), OWN_SECTION) if name != section_name(model))
+    sections = {*map(section_name, model_names()), OWN_SECTION} - {section_name(model)}
+    others = tuple(f"trainer.{name}." for name in sections)
     keys = dict.fromkeys(key for key, _ in typed_settings(assignments, environment, []) if key.startswith(others))
     return [*lines, *(f"{key}: not used by the model {model}" for key in keys)]
 

@@ -7,17 +7,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, create_model, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, create_model, field_validator
 
 from common.config import ConfigBranch
 from common.errors import BadInputError
+from common.files.local import numbered
 from common.messages import MAX_BAD_FILES
-from common.own_code import is_own, section_name
+from common.own_code import is_own
 from common.process import MAX_TRAINERS
 from workloads import registry
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 _MAX_RANGES = 100_000
 
@@ -209,6 +210,10 @@ class LocalConfig(ConfigBranch):
         return 1 if self.decoders == "auto" else self.decoders
 
 
+Inputs = Annotated[tuple[str, ...], AfterValidator(numbered)]
+"""Files, directories, globs or URLs; `{1..650}` stands for as many of them."""
+
+
 class ValidationConfig(ConfigBranch):
     """Fixed block of events on which the generator is evaluated at intervals: docs/reference/status.md."""
 
@@ -216,7 +221,7 @@ class ValidationConfig(ConfigBranch):
     """Events of the block. 0: no block, no panel."""
     every: int = Field(500, ge=1)
     """Steps between two evaluations. One with 8192 events takes about a second on a CPU."""
-    input: tuple[str, ...] = ()
+    input: Inputs = ()
     """Local files, directories or globs from which the block is drawn: not among the run's inputs, unless
     `stream.held_out` chooses the events. Empty: held-out events of the run's inputs, or, if none are held out, the
     first events of the run, which are trained on as well."""
@@ -322,7 +327,7 @@ def removed_model(model: str) -> str:
 
 
 def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:
-    """One section for each model of each workload, by the model's name, which no other may have."""
+    """Sections of the models of each workload, by the name of a model, which no other may have."""
     sections: dict[str, tuple[type[ConfigBranch], ConfigBranch]] = {}
     for workload in registry.every_workload():
         for name, model in workload.models.items():
@@ -330,7 +335,8 @@ def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:
                 raise BadInputError(
                     f"workload {workload.name}: trainer.{name} has another meaning already: give its model another name"
                 )
-            sections[name] = (model.config, model.config())
+            if not model.section:
+                sections[name] = (model.config, model.config())
     return sections
 
 

@@ -218,7 +218,7 @@ class Decode:
                 _gather(arrays, sources, pieces, order)
         if self.workload.finish_unit is not None:
             self.workload.finish_unit(arrays, self.workload.source)
-        if self.stream.transform:
+        if self.stream.transform and layout.events:
             layout = self._transformed(unit, slot, layout, arrays)
         tally = Tally(
             rows_read=unit.rows,
@@ -247,7 +247,7 @@ class Decode:
     @cached_property
     def _transform(self) -> Callable[..., Any]:
         """Function of the user's. Raises BadInputError."""
-        function: Callable[..., Any] = import_own(self.stream.transform)
+        function: Callable[..., Any] = import_own(self.stream.transform, "stream.transform")
         return function
 
     def _may_hold(self, part: Part) -> bool:
@@ -270,13 +270,20 @@ class Decode:
         events, particles = (
             {one.name: columns[one.name] for one in self.workload.columns_per(per)} for per in ("event", "particle")
         )
-        given = events | particles
+        given, function = events | particles, self._transform
         try:
             random = generator(Stream.TRANSFORM, self.seed, *self._key(unit))
-            keep = self._transform(events, particles, arrays.offsets.copy(), random)
-            for name, column in (events | particles).items():
-                if column is not given[name]:  # an array of the function's own
-                    given[name][:] = column
+            keep = function(events, particles, arrays.offsets.copy(), random)
+            if (events | particles).keys() != given.keys():
+                raise TypeError(f"it has the columns {', '.join(events | particles)}; expected {', '.join(given)}")
+            # Arrays of the function's own, which may be views of other columns.
+            others = {n: np.array(one) for n, one in (events | particles).items() if one is not given[n]}
+            for name, other in others.items():
+                column = given[name]
+                if other.shape != column.shape or not np.can_cast(other.dtype, column.dtype, "same_kind"):
+                    found = f"{other.dtype} of shape {other.shape}"
+                    raise TypeError(f"{name!r} is {found}; expected {column.dtype} of shape {column.shape}")
+                column[:] = other
             if keep is None:
                 return layout
             keep = np.asarray(keep)

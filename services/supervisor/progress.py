@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from common.process import RedactingFormatter
 from common.run_words import (
     bottleneck,
     counted,
+    done_share,
+    done_words,
+    expected_steps,
     files_words,
     gpu_words,
     health_words,
@@ -38,15 +42,12 @@ from common.run_words import (
     work_words,
 )
 from common.status import (
-    HOPS,
-    WINDOW_S,
     FetcherStatus,
     RunStatus,
     StatusType,
     TrainerStatus,
     fetchers_together,
     read_status,
-    values,
     write_status,
 )
 from common.text import duration
@@ -55,9 +56,11 @@ from services.supervisor.supervisor import Processes, SessionOutcome
 
 RUN_STATUS = "run"
 SUPERVISOR_LOG = "supervisor.log"
-PLAIN_LINE_S = 30.0
-"""Seconds between lines without a terminal."""
+FIRST_LINE_S, PLAIN_LINE_S = 5.0, 30.0
+"""Seconds to the first line without a terminal, then twice as many each time, up to the second number."""
 
+_MOST_SAID = 20
+"""Newest lines above the live view that a resized terminal shows again."""
 _ECHO_COLUMNS = 6
 """Room for the terminal's echo of a few Ctrl-C."""
 _STYLES = {"bottleneck": "yellow", "problem": "bold red", "health": "bold red"}
@@ -68,11 +71,8 @@ class ProgressModel:
     """Content of the display: rows of (label, text), in order."""
 
     rows: tuple[tuple[str, str], ...]
-    fraction: float | None
+    share: float | None
     """Part of the run that is done; None: unknown."""
-    hops: Mapping[str, Sequence[float]]
-    """Of each hop over the last seconds the shares of time, in percent, in which its producer waited, its consumer
-    waited, and it was full; empty before data flow."""
 
 
 def progress_model(
@@ -85,17 +85,15 @@ def progress_model(
     ended: Collection[str] = (),
 ) -> ProgressModel:
     """Return the content of the display. None for a service that has not reported since its start, or has ``ended``."""
-    eta_s = remaining_s(fetcher, trainer)
-    done = None
-    if trainer is not None and eta_s is not None:
-        spent_s = max(trainer.seconds, 1e-9)
-        done = spent_s / (spent_s + eta_s)
+    share, eta_s = done_share(fetcher, trainer), remaining_s(fetcher, trainer)
+    done = [done_words(share, trainer.counters.events_read)] if trainer is not None and share is not None else []
     eta = "unknown" if eta_s is None else duration(eta_s)
     is_ending = stopping or (trainer is not None and trainer.state in ("finished", "stopped"))
     absent = {name: "ended" if stopping or name in ended else "starting" for name in (FETCHER, TRAINER)}
     rows = (
+        *(("done", words) for words in done),
         ("time", duration(elapsed_s) + ("" if is_ending else f", ETA {eta}")),
-        *(_trainer_rows(trainer) if trainer is not None else [("trainer", absent[TRAINER])]),
+        *(_trainer_rows(trainer, share) if trainer is not None else [("trainer", absent[TRAINER])]),
         *(
             _fetcher_rows(fetcher, trainer, stopping=stopping)
             if fetcher is not None
@@ -103,20 +101,14 @@ def progress_model(
         ),
         ("restarts", restart_words(restarts) or "none"),
     )
-    measured = values(fetcher, trainer)
-    shares = ("wait_put_share", "wait_get_share", "occupancy")
-    hops: dict[str, list[float]] = {}
-    for hop in HOPS:
-        keys = [f"hop/{hop}/{share}" for share in shares]
-        if all(key in measured for key in keys):
-            hops[hop] = [100 * measured[key] for key in keys]
-    return ProgressModel(rows, done, hops)
+    return ProgressModel(rows, share)
 
 
-def _trainer_rows(trainer: TrainerStatus) -> list[tuple[str, str]]:
+def _trainer_rows(trainer: TrainerStatus, share: float | None) -> list[tuple[str, str]]:
+    last = expected_steps(trainer, share) if trainer.state == "training" else None
     rows = [
         ("trainer", f"{trainer.state} on {trainer.device}" if trainer.device else trainer.state),
-        ("step", step_words(trainer)),
+        ("step", f"{trainer.step:,} of about {last:,}" if last and not trainer.max_steps else step_words(trainer)),
         (
             "trained",
             f"{trainer.events_per_s:,.0f} events/s, {trainer.particles_per_s:,.0f} particles/s,"
@@ -157,18 +149,17 @@ class Display:
         self._console = console
         self._clock = clock
         self._began_s = clock()
-        self._next_line_s = self._began_s + PLAIN_LINE_S
+        self._next_line_s = self._began_s + FIRST_LINE_S
         self._warned: set[str] = set()
-        self._live: Live | None = None
-        if console.is_interactive:
-            # No refresh thread: the supervisor forks, and requests each refresh itself.
-            self._live = Live(
-                console=console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
+        self._said: deque[str] = deque(maxlen=_MOST_SAID)
+        self._width = console.width
+        self._live = self._new_live() if console.is_interactive else None
+
+    def _new_live(self) -> Live:
+        """Return a live view without a refresh thread: the supervisor forks, and requests each refresh itself."""
+        return Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
 
     def __enter__(self) -> Display:
         if self._live is not None:
@@ -181,6 +172,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a permanent line above the live view."""
+        self._said.append(text)
         self._guard(lambda: self._console.print(Text(text), soft_wrap=True))
 
     def watch(self, processes: Processes) -> None:
@@ -196,15 +188,28 @@ class Display:
             return
         elapsed_s, stopping = now_s - self._began_s, processes.stopping
         if self._live is None:
-            self._next_line_s = now_s + PLAIN_LINE_S
+            self._next_line_s = now_s + min(max(elapsed_s, FIRST_LINE_S), PLAIN_LINE_S)
             self.say(progress_line(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping))
         else:
             ended = {FETCHER, TRAINER} - {FETCHER if service_of(name) == FETCHER else name for name in processes.pids}
             model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
             # Narrower than the terminal: an echoed ^C at the last row's end would wrap, and leave its border behind.
-            view = Constrain(render(model), max(20, self._console.width - _ECHO_COLUMNS))
-            live = self._live
-            self._guard(lambda: live.update(view, refresh=True))
+            view = Constrain(panel("icestream", model.rows, model.share), max(20, self._console.width - _ECHO_COLUMNS))
+            if self._console.width != self._width:
+                self._guard(self._clear)
+            if (live := self._live) is not None:
+                self._guard(lambda: live.update(view, refresh=True))
+
+    def _clear(self) -> None:
+        """Begin again on an empty screen: a terminal of another width wraps the old view, of unknown height then."""
+        self._width = self._console.width
+        if self._live is not None:
+            self._live.stop()
+            self._console.clear()
+            for text in self._said:
+                self._console.print(Text(text), soft_wrap=True)
+            self._live = self._new_live()
+            self._live.start()
 
     def _guard(self, show: Callable[[], object]) -> None:
         """Disable the display when its output is lost (closed terminal, closed pipe): the run continues."""
@@ -231,25 +236,20 @@ def live_fetchers(run_dir: Path, processes: Processes) -> FetcherStatus | None:
     return fetchers_together([status for status in statuses if status is not None])
 
 
-def render(model: ProgressModel) -> RenderableType:
-    """Return the rendered live view."""
+def panel(
+    title: str, rows: Iterable[tuple[str, str]], share: float | None, styles: Mapping[str, str] = _STYLES
+) -> RenderableType:
+    """Return the rows of a live view; the one with the label "done" begins with a bar of ``share`` (0 to 1)."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", justify="right")
     table.add_column()
-    if model.fraction is not None:
-        table.add_row("done", ProgressBar(total=1.0, completed=model.fraction, width=50))
-    for label, text in model.rows:
-        table.add_row(label, Text(text, style=_STYLES.get(label, "")))
-    if model.hops:
-        hops = Table.grid(padding=(0, 3))
-        hops.add_column()
-        for _ in range(3):
-            hops.add_column(justify="right")
-        hops.add_row(f"last {WINDOW_S:.0f} s", "put waits", "get waits", "full", style="dim")
-        for name, shares in model.hops.items():
-            hops.add_row(name, *(f"{share:.0f} %" for share in shares))
-        table.add_row("hops", hops)
-    return Panel(table, title="icestream", title_align="left", expand=False)
+    for label, text in rows:
+        shown: RenderableType = Text(text, style=styles.get(label, ""))
+        if label == "done" and share is not None:
+            bar, shown = ProgressBar(total=1.0, completed=share, width=20), Table.grid(padding=(0, 2))
+            shown.add_row(bar, text)
+        table.add_row(label, shown)
+    return Panel(table, title=title, title_align="left", expand=False)
 
 
 class RunRecord:

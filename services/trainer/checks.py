@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from common.errors import BadInputError
-from common.own_code import section_name
 from common.plan import plan_hash
 from common.status import Counters, TrainerStatus
 from common.text import without_secrets
 from services.config.root import Config, leaves
 from services.config.settings import is_known_model, removed_model
+from workloads.registry import section_name
 
 
 def changed_values(before_json: str, now_json: str, branch: str = "trainer") -> list[tuple[str, Any, Any]]:

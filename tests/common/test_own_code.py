@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
-from common.own_code import import_own, is_own, require_module, section_name
+from common.own_code import import_own, is_own, require_module
+from workloads.registry import section_name
 
 
 @pytest.fixture(autouse=True)

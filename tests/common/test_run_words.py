@@ -136,7 +136,7 @@ def test_a_line_is_short_and_holds_the_step_the_rate_the_losses_and_the_time_lef
         }
     )
     line = progress_line(None, trainer, {"trainer": 0}, 920.0)
-    assert line == "00:15:20 step 1,220/1,560 ep 1/1 2,104 ev/s wait 1% c_loss -1.03 g_loss 0.644 ETA 1m56s"
+    assert line == "00:15:20 78 % step 1,220/1,560 ep 1/1 2,104 ev/s wait 1% c_loss -1.03 g_loss 0.644 ETA 1m56s"
 
 
 def test_a_line_names_troubles_and_a_sound_run_has_none() -> None:

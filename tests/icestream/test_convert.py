@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from column_files import Form, any_forms, make, write
 from hdf5_files import tables_of, write_hdf5, write_tables
 from hypothesis import given, settings
@@ -27,7 +26,7 @@ from common.files.parquet.reader import ParquetReader
 from common.files.rows import RaggedRows
 from common.messages import Part
 from icestream.commands import convert as convert_module
-from icestream.commands.convert import Converted, convert, convert_file
+from icestream.commands.convert import Converted, convert_file
 from workloads.muons.columns import MUONS
 
 
@@ -114,20 +113,13 @@ def test_what_is_there_is_overwritten_only_on_request_and_never_the_input(tmp_pa
     assert path.read_bytes() == before
 
 
-def run(*arguments: str | Path) -> str:
-    """The command's output, which has to end well."""
-    result = CliRunner().invoke(convert, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.mark.process
 def test_the_command_converts_files_of_both_kinds_and_remote_ones_into_a_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     write_hdf5(data / "a.h5", make_events([0, 2, 1]))
     write_events(data / "b.parquet", make_events([4]))
-    output = run(data, tmp_path / "out", "--rows-per-group", "2", "--compression", "snappy")
+    output = import_with(data, tmp_path / "out", "--rows-per-group", "2", "--compression", "snappy")
     assert events_in(tmp_path / "out" / "a.parquet") == make_events([0, 2, 1])
     assert events_in(tmp_path / "out" / "b.parquet") == make_events([4])
     assert (
@@ -136,7 +128,7 @@ def test_the_command_converts_files_of_both_kinds_and_remote_ones_into_a_directo
     )
     assert "1 fillers and nulls dropped; " in output
     fsspec.filesystem("memory").pipe("/convert/f.h5", (data / "a.h5").read_bytes())
-    run("memory://convert/f.h5", tmp_path / "out")
+    import_with("memory://convert/f.h5", tmp_path / "out")
     assert events_in(tmp_path / "out" / "f.parquet") == make_events([0, 2, 1])
 
 
@@ -149,7 +141,7 @@ def test_the_command_goes_on_behind_a_bad_file_and_tells_it(tmp_path: Path) -> N
     with pytest.raises(
         BadInputError, match=r"2 of 4 files were not converted; the first: .*b\.h5: .*neither Parquet nor"
     ):
-        run(tmp_path, tmp_path / "out")
+        import_with(tmp_path, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.parquet", "c.parquet"]
 
 
@@ -166,7 +158,7 @@ def test_outputs_that_cannot_be_are_refused(tmp_path: Path, names: tuple[str, ..
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_hdf5(tmp_path / name, make_events([1]))
     with pytest.raises(BadInputError, match=re.escape(told.format(folder=tmp_path))):
-        run(*(tmp_path / name for name in names), tmp_path / out)
+        import_with(*(tmp_path / name for name in names), tmp_path / out)
 
 
 def rows_of(path: Path, workload: object) -> list[RaggedRows]:
@@ -204,36 +196,18 @@ def data_set(folder: Path) -> Path:
     return write_kaggle(folder, {1: neutrinos([3, 4]), 2: neutrinos([5], 1, first_id=100)})
 
 
-def test_an_import_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    data_set(tmp_path)
-    out = tmp_path / "out"
-    import_with(f"{tmp_path}/train/batch_*.parquet", out)
-    assert len(list(out.glob("*.parquet"))) == 2
-    (out / "batch_2.parquet").unlink()
-    before = (out / "batch_1.parquet").stat().st_mtime_ns
-    output = import_with(tmp_path, out)
-    assert f"{out / 'batch_1.parquet'} is there: skipped" in output
-    assert "batch_2.parquet: 1 events, 5 particles; " in output
-    assert (out / "batch_1.parquet").stat().st_mtime_ns == before
-    import_with(tmp_path, out, "--force")
-    assert (out / "batch_1.parquet").stat().st_mtime_ns > before
-
-
 def test_what_is_there_from_something_else_is_not_skipped(tmp_path: Path) -> None:
-    data_set(tmp_path)
-    out = tmp_path / "out"
+    batch, out = data_set(tmp_path) / "train" / "batch_1.parquet", tmp_path / "out"
+    write_batch(batch, neutrinos([3, 4]), charge=[2.0] * 7)
     import_with(tmp_path, out)
     told = re.escape("batch_1.parquet exists, and was not made from batch_1.parquet and its tables as they are, with")
     with pytest.raises(BadInputError, match=told):
         import_with(tmp_path, out, "--max-particles", "3")
-    batch = tmp_path / "train" / "batch_1.parquet"
-    write_batch(batch, neutrinos([3, 4]), charge=[2.0] * 7)
-    import_with(tmp_path, out, "--force")
     size_bytes = batch.stat().st_size
     write_batch(batch, neutrinos([3, 4]), charge=[3.0] * 7)
     assert batch.stat().st_size == size_bytes
     with pytest.raises(BadInputError, match=told):
-        import_with(tmp_path / "train" / "batch_1.parquet", out)
+        import_with(batch, out)
     (out / "batch_1.parquet").write_bytes(b"mine")
     with pytest.raises(BadInputError, match=told):
         import_with(tmp_path, out)
@@ -242,16 +216,11 @@ def test_what_is_there_from_something_else_is_not_skipped(tmp_path: Path) -> Non
 
 
 def test_events_that_were_joined_with_another_table_are_not_skipped(tmp_path: Path) -> None:
-    events = {1: neutrinos([3, 4])}
-    write_kaggle(tmp_path / "a", events)
-    write_flat(tmp_path / "b", events[1])
-    for place in ("a", "b"):
-        import_with(tmp_path / place, tmp_path / "out" / place)
-    write_kaggle(tmp_path / "a", events, changed={"azimuth": np.array([1.0, 2.0])})
-    write_flat(tmp_path / "b", events[1], zenith=np.array([1.0, 2.0]))
-    for place in ("a", "b"):
-        with pytest.raises(BadInputError, match=r"_\d\.parquet exists, and was not made from"):
-            import_with(tmp_path / place, tmp_path / "out" / place)
+    write_flat(tmp_path, neutrinos([3, 4]))
+    import_with(tmp_path, tmp_path / "out")
+    write_flat(tmp_path, neutrinos([3, 4]), zenith=np.array([1.0, 2.0]))
+    with pytest.raises(BadInputError, match=r"_0\.parquet exists, and was not made from"):
+        import_with(tmp_path, tmp_path / "out")
 
 
 def test_an_import_goes_on_behind_a_bad_file_and_tells_it(tmp_path: Path) -> None:

@@ -278,6 +278,9 @@ def test_a_finished_run_without_another_setting_is_complete() -> None:
     assert already_complete(FORMER, config(), FINISHED) == "Already complete (312 steps). Raise --epochs to continue."
     words = "Already complete (312 steps). Raise --max-steps to continue."
     assert already_complete(FORMER, config(trainer__max_steps=312), BY_STEPS) == words
+    stopped = FINISHED.model_copy(update={"state": "stopped", "step": 122})
+    words = "Already at step 122: raise --max-steps 3 to continue."
+    assert already_complete(FORMER, config(trainer__max_steps=3), stopped) == words
 
 
 @pytest.mark.parametrize(

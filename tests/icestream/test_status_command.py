@@ -44,7 +44,7 @@ def test_a_running_run_shows_progress_bottlenecks_checkpoint_health_and_machine(
     with RunLock(tmp_path, "run", "icestream run"):
         told = rows(read_run(tmp_path))
     assert told["state"].startswith(f"running for 2 h: icestream run, process {os.getpid()} on ")
-    assert told["step"] == "100 of about 200, epoch 1/1"
+    assert (told["done"], told["step"]) == ("50 %  10,000 of 20,000 events", "100 of about 200, epoch 1/1")
     assert told["time"] == "trained for 1 min 40 s, ETA 50 s"
     assert told["speed"].startswith("200 events/s")
     assert told["bottleneck"]
@@ -184,18 +184,19 @@ def listed(*arguments: str) -> list[str]:
 
 
 def test_every_run_has_a_row_with_its_state_wherever_it_is_below_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "a/deep").mkdir(parents=True)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "no-run/demo").mkdir(parents=True)
+    for name in ("a/deep", "b", "c", "no-run/demo"):
+        (tmp_path / name).mkdir(parents=True)
     made_run(tmp_path / "a/deep", session(state="finished", exit_code=0))
     made_run(tmp_path / "b", session())
+    made_run(tmp_path / "c", session(state="interrupted"), TRAINER.model_copy(update={"state": "stopped"}))
     with RunLock(tmp_path / "b", "run", "icestream run"):
         header, *rows = listed(str(tmp_path))
     assert header.split() == ["run", "state", "model", "step", "done", "events/s", "events", "changed", "size"]
     cells = {row.split()[0]: row.split()[1:] for row in rows}
-    assert cells[str(tmp_path / "a/deep")][:6] == ["finished", "muons", "wgan", "100", "100", "10,000"]
+    assert cells[str(tmp_path / "a/deep")][:6] == ["finished", "muons", "wgan", "100", "100%", "100"]
     assert cells[str(tmp_path / "b")][:6] == ["running", "muons", "wgan", "100", "50%", "200"]
-    assert len(rows) == 2
+    assert cells[str(tmp_path / "c")][:5] == ["interrupted", "muons", "wgan", "100", "50%"], "also when it has stopped"
+    assert len(rows) == 3
 
 
 def test_a_folder_without_runs_says_so_a_loop_of_links_ends_and_a_typo_is_an_error(tmp_path: Path) -> None:

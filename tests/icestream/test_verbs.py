@@ -26,7 +26,7 @@ from workloads.base.checkpoint import FORMAT
 from workloads.base.context import StepContext
 from workloads.base.report.page import EvaluationOptions
 from workloads.direction.evaluation import DirectionOptions
-from workloads.direction.geometry import GEOMETRY_FILE
+from workloads.direction.geometry import GEOMETRY_FILE, read_geometry
 from workloads.direction.models.config import SetsConfig
 from workloads.direction.models.task import DirectionTask
 from workloads.muons import evaluation as muon_evaluation
@@ -63,6 +63,14 @@ def direction_run(tmp_path_factory: pytest.TempPathFactory, neutrinos: Path) -> 
     checkpoint = {"format": FORMAT, "task": task.state_dict(), "step": 3, **state}
     torch.save(checkpoint, folder / "checkpoints" / "step-000000003.pt")
     return folder
+
+
+def test_positions_of_sensors_are_read_from_the_folder_a_file_in_it_or_the_table(neutrinos: Path) -> None:
+    expected = read_geometry(neutrinos / GEOMETRY_FILE).position_S3
+    for place in (neutrinos, str(neutrinos / "events_00000.parquet"), neutrinos / GEOMETRY_FILE):
+        assert np.array_equal(icestream.geometry(place).numpy(), expected)
+    with pytest.raises(icestream.BadInputError, match=r"sensor_geometry\.csv: can't be read"):
+        icestream.geometry(neutrinos / "nowhere")
 
 
 def primaries(number: int = 50) -> np.ndarray:

@@ -16,6 +16,7 @@ from muon_files import make_events, make_table, write_events
 from torch.utils.data import DataLoader
 
 import icestream
+from icestream import streaming
 from icestream.streaming import shares_of_batch
 
 EVENTS, BATCH = 700, 48
@@ -81,10 +82,49 @@ def test_with_drop_last_each_batch_has_its_events_and_resumes_behind_any_to_the_
 
 
 @SLOW
+@pytest.mark.parametrize("interrupted", [1, 2, 6])
+def test_ctrl_c_while_batches_are_cut_loses_no_event(
+    exact: icestream.EventStream, monkeypatch: pytest.MonkeyPatch, interrupted: int
+) -> None:
+    start, whole = exact.state_dict(), [ids(batch) for batch in exact]
+    exact.load_state_dict(start)
+    calls, cut, found = [], streaming._Rest.cut, []
+
+    def cut_or_stop(self: Any, events: int) -> Any:
+        calls.append(events)
+        if len(calls) == interrupted:
+            raise KeyboardInterrupt
+        return cut(self, events)
+
+    monkeypatch.setattr(streaming._Rest, "cut", cut_or_stop)
+    while len(found) < len(whole):
+        try:
+            for batch in exact:
+                found.append(ids(batch))
+        except KeyboardInterrupt:
+            continue
+    assert found == whole
+    exact.load_state_dict(start)
+
+
+@SLOW
+def test_a_state_of_cut_batches_is_refused_where_none_are_cut(exact: icestream.EventStream, files: Path) -> None:
+    start = exact.state_dict()
+    states = [exact.state_dict(after=batch) for batch in exact]
+    exact.load_state_dict(start)
+    cut = [state for state in states if state["skip"]]
+    with pytest.raises(icestream.BadInputError, match="batches that were cut by drop_last"):
+        made(files).load_state_dict(cut[0])
+
+
+@SLOW
 def test_a_batch_is_a_dictionary_with_ids_that_torch_can_count_with(exact: icestream.EventStream) -> None:
     batch = next(iter(exact))
     assert set(dict(batch)) == {"muons", "primary", "primary_id"} == set(exact.fields)
     assert (batch["primary_id"] + 1).max() > 0
+    assert "muons" in batch
+    assert list(batch) == [name for name, _ in batch.items()]
+    assert batch.to(dtype=torch.float32) is batch
     half = batch.to(dtype=torch.float16)
     assert (half["muons"].dtype, half["primary_id"].dtype) == (torch.float16, torch.int64)
     assert batch.to("cpu") is batch
@@ -148,6 +188,9 @@ def test_sets_are_mixed_in_proportion_and_resume_to_the_bit(files: Path, few: Pa
         assert small.epoch == len(found) * 12 // 84
         assert small.counters.events_trained > 90
         assert stream.counters.events_trained == sum(one.counters.events_trained for one in (large, small))
+        stream.load_state_dict(states[3])
+        next(iter(stream))  # Lightning drops an unread first batch, and begins a new loop
+        assert ids(next(iter(stream))) == found[4]
         for number in (0, 7, len(found) - 2):
             stream.load_state_dict(states[number])
             assert [ids(batch) for batch in islice(stream, 3)] == found[number + 1 : number + 4]
@@ -163,8 +206,7 @@ def test_a_filter_a_column_and_a_function_go_through_the_decoders(
         "def halved(events, particles, offsets, random):\n    events['weight'] *= 0.5\n\n"
         "def wrong(events, particles, offsets, random):\n    raise ValueError('no such detector')\n"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(icestream.__file__).parents[1]}")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as Python does for a script in another folder
     from own_transform import halved  # type: ignore[import-not-found]
 
     with made(files, where="weight >= 600 and muons.count > 0", extra=["weight"], transform=halved) as stream:
@@ -191,7 +233,8 @@ def test_length_fields_and_a_line_for_people_are_there_before_the_first_batch(fi
     assert stream, "no question for its length"
     assert stream.fields["muons"] == ("energy_gev", "x_m", "y_m")
     assert repr(stream).startswith("<EventStream: 1 input, batches of 48 events, epoch 0, 0 events handed out: muons")
-    assert len(made(files, limit=100)) == 3
+    assert len(made(files, limit=100)) == len(made(files, limit=100, drop_last=True)) == 3
+    assert made(files, extra="weight").fields["weight"] == ("weight",)
     with pytest.raises(TypeError, match="unknown before the first epoch"):
         len(made("pelican://host/data"))  # type: ignore[arg-type]
 
@@ -204,7 +247,8 @@ def test_length_fields_and_a_line_for_people_are_there_before_the_first_batch(fi
         ({"proportion": 3}, "did you mean weights"),
         ({"shufle": False}, "did you mean shuffle"),
         ({"zzz": 1}, r"there are inputs, decoders, batch_events"),
-        ({"limit": 0}, "limit = 0: expected a number of events"),
+        *(({"limit": limit}, "limit = .*: expected a whole number") for limit in (0, "5", 2.5, True)),
+        ({"extra": 5}, "extra = 5: expected names of columns"),
         ({"part": "held_out"}, r'stream\.part = "held_out" needs the share'),
         ({"weights": {"a": 1}}, "inputs and weights are given"),
         ({"where": "energy > 1"}, r"there is no energy; did you mean primary\.energy_gev"),

@@ -122,3 +122,16 @@ def test_the_example_learns_and_is_the_same_to_the_bit_after_ctrl_c(
     assert watched, "the mean of the headline metric is stored"
     scores = processes.trainer.losses
     assert scores["loss_ma_500"] < 1.0  # minus the logarithm of a probability: bundles have 4 to 5 muons in the mean
+
+
+def test_a_model_with_the_section_of_another_trains_resumes_and_is_evaluated(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """`flat`, with the settings of `transformer`."""
+    icestream.simulate(tmp_path / "events", workload="direction", events=300, files=2)
+    small = settings("stream.batch_events=32", "trainer.transformer.warmup_steps=2", "trainer.validation.events=0")
+    arguments = ["-i", str(tmp_path / "events"), "--model", "flat", *small, "--decoders", "1"]
+    assert processes.train(*arguments, "--max-steps", "3")["steps"] == 3
+    assert processes.train("--max-steps", "5")["steps"] == 5
+    report = icestream.evaluate(processes.run_dir, str(tmp_path / "events"), device="cpu")
+    assert 0 < report["angle_mean_deg"].value < 180

@@ -75,11 +75,11 @@ def sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
 
 
-def test_muons_are_the_default_and_have_both_models_and_five_verbs() -> None:
+def test_muons_are_the_default_and_have_both_models_and_four_verbs() -> None:
     assert registry.names()[0] == registry.DEFAULT == "muons"
     assert list(registry.workload("muons").models) == ["wgan", "likelihood"]
     assert registry.workload("muons").default_model == "wgan"
-    assert set(registry.verbs("muons")) == {"simulate", "evaluate", "generate", "export", "migrate"}
+    assert set(registry.verbs("muons")) == {"simulate", "evaluate", "generate", "export"}
 
 
 def test_every_verb_of_every_workload_can_be_imported_and_has_an_example() -> None:

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.own_code import is_own, section_name
+from common.own_code import is_own
 from common.paths import NODE_FILE
 from common.text import without_secrets
 from workloads.base.interface import Front
 from workloads.base.training import own_training
-from workloads.registry import NO_MODEL
+from workloads.registry import NO_MODEL, section_name
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
         raise UnreadableError(f"{path}: can't be read ({' '.join(str(error).split())[:200]})") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
+        if isinstance(state, dict) and any(str(key).endswith("state_dict") for key in state):
+            other = "cr_muons" if "gen_state_dict" in state else "another program"
+            raise BadInputError(
+                f"{path}: a checkpoint of {other}, whose weights can't be used, as the networks differ: train a model"
+                " with `icestream run` (docs/how-to/migrate.md)"
+            )
+        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}, which this version writes: use another")
     return state
 
 

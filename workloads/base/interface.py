@@ -1,8 +1,8 @@
 """A workload (what the stream carries, its models, verbs and importers), and the front door for its verbs.
 
 Light to import, since `icestream --help` lists all verbs. What is heavy is behind lazy functions: a function without
-arguments that imports an object in its body and returns it. Verbs are click commands with `@click.pass_obj`: their
-first argument is a Front, which gives settings and files without a run.
+arguments that imports an object in its body and returns it (`lazy` makes one). Verbs are click commands with
+`@click.pass_obj`: their first argument is a Front, which gives settings and files without a run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -37,6 +39,16 @@ class Verb(NamedTuple):
     section: Section = "Results"
 
 
+def lazy(module: str, name: str) -> Callable[[], Any]:
+    """Return a lazy function of the object ``name`` (with dots: attributes) of ``module``."""
+
+    def imported() -> Any:
+        return attrgetter(name)(import_module(module))
+
+    imported.__module__, imported.__name__ = module, name  # as errors name it
+    return imported
+
+
 @dataclass(frozen=True)
 class Model:
     """One model: the section `trainer.NAME` of the configuration, and its training."""
@@ -46,6 +58,8 @@ class Model:
     config: type[ConfigBranch]
     training: Callable[[], Training]
     """Lazy function of its training, called by the trainer alone."""
+    section: str = ""
+    """Model of the workload whose section it reads, too, in the place of one of its own."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,7 @@ class ForeignFiles(Protocol):
         """Write what the new files need beside them into the folder ``out``. Raises BadInputError."""
 
     def rows(self, file: ForeignFile, most: int) -> Iterator[RaggedRows]:
-        """Events of the file in order, in bounded memory: `file.rows` rows in all.
+        """Events of the file in order, in bounded memory: `file.rows` rows, or less where events have no particles.
 
         Of an event with more than ``most`` particles the best ones are kept, the rest is counted as dropped.
         Raises BadInputError that names file, row and expected value.

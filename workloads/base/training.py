@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 COSINE_END = 0.05
 """Factor at the end of a cosine: small enough to settle, and a run that goes on still learns."""
-CYCLE_BEGIN, CYCLE_TOP, CYCLE_END = 0.04, 0.05, 0.001
-"""One cycle: factor at the start, part of the steps at which the factor is 1, factor at the end."""
+CYCLE_BEGIN, CYCLE_TOP, CYCLE_END, NO_CYCLE = 0.04, 0.05, 0.001, 0.25
+"""One cycle: factor at the start, part of the steps at which the factor is 1, factor at the end; factor of all steps
+if schedule_steps is 0: the highest rate is far too fast to stay."""
 
 
 class StepConfig(Protocol):
@@ -76,7 +77,7 @@ def learning_rate_factor(step: int, config: StepConfig) -> float:
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)
     if config.schedule == "constant" or config.schedule_steps == 0:
-        return 1.0
+        return NO_CYCLE if config.schedule == "one_cycle" else 1.0
     progress = min((step - config.warmup_steps) / max(config.schedule_steps - config.warmup_steps, 1), 1.0)
     if config.schedule == "cosine":
         return _between(1.0, COSINE_END, progress)

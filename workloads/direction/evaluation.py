@@ -152,20 +152,20 @@ def read_toy_floor() -> ToyFloor:
 
 # ---- The report.
 
-HEADLINE = (
-    "angle_mean_deg",
-    "angle_median_deg",
-    "angle_68_deg",
-    "track_angle_mean_deg",
-    "cascade_angle_mean_deg",
-    "kappa_pull_mean",
-)
-"""Metrics that are shown first, in this order."""
+_ABOVE = ("below the smallest possible", "above the smallest possible")
+HEADLINE = {
+    "angle_mean_deg": ("mean angles", *_ABOVE),
+    "angle_median_deg": ("median angles", *_ABOVE),
+    "angle_68_deg": ("angles of 68 %", *_ABOVE),
+    "track_angle_mean_deg": ("mean angles of tracks", *_ABOVE),
+    "cascade_angle_mean_deg": ("mean angles of cascades", *_ABOVE),
+    "kappa_pull_mean": ("squared errors by κ", "too small", "too large"),
+}
+"""See ReportWords.headline."""
 
 WORDS = ReportWords(
     subject="Directions that {checkpoint} ({model}, step {step}) predicts beside the true ones",
     headline=HEADLINE,
-    sizes={"events": "events", "tracks": "tracks", "cascades": "cascades"},
     sizes_line="{events:,} events, {tracks:,} tracks, {cascades:,} cascades",
     about_numbers="Angles are those between the predicted and the true direction; 90° is chance. The length κ of the"
     " predicted vector is its precision: 2κ(1 - cos θ) has a mean of 2 if it is right and large, and its floor if it is"
@@ -176,8 +176,7 @@ WORDS = ReportWords(
         POSTERIOR: "for calibration from angles drawn with the predicted κ; for angles the posterior by the simulator's"
         " own likelihood, with the topology and the ice known (see the notes)",
     },
-    about_plots="Orange: the model; black: truth, or what is expected. Other methods in their own colours. Bands and"
-    " bars are named in the captions.",
+    about_plots="Bands and bars are named in the captions.",
 )
 
 

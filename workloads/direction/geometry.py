@@ -6,16 +6,16 @@ and absorption (AMANDA, astro-ph/0407044).
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv
 
 from common.atomic_file import AS_UMASK_SAYS, replace_file
 from common.errors import BadInputError
@@ -115,31 +115,39 @@ def write_geometry(path: Path, geometry: Geometry) -> None:
 def read_geometry(path: Path) -> Geometry:
     """Table of sensors, in any order of its rows.
 
-    Raises BadInputError, with file and line, unless it is a text with the header `sensor_id,x,y,z` whose ids are
+    Raises BadInputError that names the file unless it is a text with the header `sensor_id,x,y,z` whose ids are
     0 to S - 1, each once, and whose coordinates are metres.
     """
-    rows = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    found: dict[int, tuple[float, ...]] = {}
+    types = {HEADER[0]: pa.int64(), **dict.fromkeys(HEADER[1:], pa.float64())}
     try:
-        header = ",".join(name.strip() for name in next(rows, ()))
-        if header != ",".join(HEADER):
-            raise BadInputError(f"{path}: its first line is {printable(header, 80)!r}; expected {','.join(HEADER)}")
-        for row in filter(None, rows):
-            where = f"{path}, line {rows.line_num}"
-            sensor, position = _sensor(row, where)
-            if sensor in found:
-                raise BadInputError(f"{where}: sensor {sensor} a second time; each may occur once")
-            found[sensor] = position
-    except csv.Error as error:
-        raise BadInputError(f"{path}, line {rows.line_num}: {error}; expected {','.join(HEADER)}") from error
-    if not found:
-        raise BadInputError(f"{path}: it has no sensor; expected a line for each after {','.join(HEADER)}")
-    missing = next((sensor for sensor in range(len(found)) if sensor not in found), None)
-    if missing is not None:
-        raise BadInputError(
-            f"{path}: {len(found):,} sensors, but none with id {missing}; expected the ids 0 to {len(found) - 1}"
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise BadInputError(f"{path}: larger than {MOST_BYTES:,} bytes; no table of {MOST_SENSORS:,} sensors is")
+        table = csv.read_csv(
+            pa.BufferReader(content),
+            csv.ReadOptions(use_threads=False),
+            convert_options=csv.ConvertOptions(column_types=types, null_values=[]),
         )
-    return Geometry(np.array([found[sensor] for sensor in range(len(found))], np.float32))
+    except (OSError, pa.ArrowException) as error:
+        raise BadInputError(
+            f"{path}: can't be read ({printable(str(error), 200)}); expected the table of sensors, {','.join(HEADER)}"
+        ) from None
+    if tuple(table.column_names) != HEADER:
+        found = printable(",".join(table.column_names), 80)
+        raise BadInputError(f"{path}: its first line is {found!r}; expected {','.join(HEADER)}")
+    ids_S, *axes = (column.to_numpy() for column in table.columns)
+    if not 0 < len(ids_S) <= MOST_SENSORS or not np.array_equal(np.sort(ids_S), np.arange(len(ids_S))):
+        raise BadInputError(
+            f"{path}: {len(ids_S):,} sensors, whose ids are not 0 to {len(ids_S) - 1}, each once; expected 1 to "
+            f"{MOST_SENSORS:,} of them"
+        )
+    position_S3 = np.stack(axes, 1)
+    far = np.flatnonzero(~np.all(np.abs(position_S3) <= FARTHEST_M, axis=1))
+    if far.size:
+        where = f"{path}: sensor {ids_S[far[0]]} is at {position_S3[far[0]].tolist()}"
+        raise BadInputError(f"{where}; expected metres, at most {FARTHEST_M:g}")
+    return Geometry(position_S3[np.argsort(ids_S)].astype(np.float32))
 
 
 def read_equal_geometries(places: Sequence[Path], remedy: str) -> Geometry:
@@ -160,34 +168,69 @@ def write_geometry_beside(out: Path, geometry: Geometry) -> None:
         raise BadInputError(f"{path}: it has other sensors than the files to import; choose another folder")
 
 
-def _text(path: Path) -> str:
-    """Content of the file. Raises BadInputError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
+_BITS = 21
+_FARTHEST_POSITION_M = (1 << (_BITS - 1)) / 100 - 1
+_NEAR_M = 0.02
+"""Largest distance between two notes of one sensor's position."""
+
+Name = Callable[[int], str]
+"""Name of the place of a position in the files, for errors."""
+
+
+class SensorsByPosition:
+    """Table from positions to ids of sensors."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        from scipy.spatial import KDTree  # a quarter of a second, which files of other layouts needn't wait for
+
+        self._tree = KDTree(geometry.position_S3.astype(np.float64))
+
+    def ids(self, position_3P: npt.NDArray[np.float32], name: Name) -> npt.NDArray[np.int16]:
+        """Id of the sensor at each position, to 2 cm. (3, P) -> (P,). Raises BadInputError that names the place."""
+        first, place_P = _distinct(position_3P, name)
+        _, ids = self._tree.query(position_3P[:, first].T, distance_upper_bound=_NEAR_M)
+        missing = ids == self._tree.n
+        if missing.any():
+            unknown = int(first[missing].min())
+            raise BadInputError(
+                f"{name(unknown)}: no sensor is at {position_3P[:, unknown].tolist()} m; use the table of sensors of "
+                "this detector"
+            )
+        return np.asarray(ids.astype(np.int16)[place_P])
+
+
+def geometry_at(positions: Iterable[tuple[npt.NDArray[np.float32], Name]], where: str) -> Geometry:
+    """Return the sensors at all positions, (3, P) each, once, in the order of x, y and z. Raises BadInputError."""
+    found_3S = np.empty((3, 0), np.float32)
+    for position_3P, name in positions:
+        found_3S = np.concatenate([found_3S, position_3P[:, _distinct(position_3P, name)[0]]], 1)
+        found_3S = found_3S[:, np.unique(_position_keys(found_3S, name), return_index=True)[1]]
+        if found_3S.shape[1] > MOST_SENSORS:
+            raise BadInputError(f"{where}: more than {MOST_SENSORS:,} positions; expected positions of sensors")
+    return Geometry(np.ascontiguousarray(found_3S.T))
+
+
+def _distinct(position_3P: npt.NDArray[np.float32], name: Name) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """First place of each position, to 1 cm, and which of them each one is. Raises BadInputError."""
+    # Arrow's hash table is five times as fast as a binary search.
+    encoded = pa.array(_position_keys(position_3P, name)).dictionary_encode()
+    first = np.empty(len(encoded.dictionary), np.int64)
+    place_P = encoded.indices.to_numpy()
+    first[place_P[::-1]] = np.arange(len(encoded))[::-1]
+    return first, place_P
+
+
+def _position_keys(position_3P: npt.NDArray[np.float32], name: Name) -> npt.NDArray[np.int64]:
+    """Position in centimetres as one number, in the order of x, y and z. Raises BadInputError."""
+    if position_3P.size and not max(-position_3P.min(), position_3P.max()) <= _FARTHEST_POSITION_M:  # false for NaN
+        bad = int(np.argmax(np.any(~(np.abs(position_3P) <= _FARTHEST_POSITION_M), axis=0)))
         raise BadInputError(
-            f"{path}: can't be read ({error.strerror}); expected the table of sensors, {','.join(HEADER)}"
-        ) from error
-    if len(content) > MOST_BYTES:
-        raise BadInputError(f"{path}: larger than {MOST_BYTES:,} bytes; no table of {MOST_SENSORS:,} sensors is")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: is not a text, byte {error.start}; expected {','.join(HEADER)}") from error
-
-
-def _sensor(row: list[str], where: str) -> tuple[int, tuple[float, ...]]:
-    """Id and position in a row. Raises BadInputError."""
-    if len(row) != len(HEADER):
-        raise BadInputError(f"{where}: {len(row)} values; expected {','.join(HEADER)}")
-    try:
-        sensor, position = int(row[0]), tuple(float(value) for value in row[1:])
-    except ValueError:
-        values = printable(",".join(row), 80)
-        raise BadInputError(f"{where}: {values!r}; expected a whole number and three metres") from None
-    if not 0 <= sensor < MOST_SENSORS:
-        raise BadInputError(f"{where}: sensor {printable(row[0], 20)}; expected an id from 0 to {MOST_SENSORS - 1}")
-    if not all(abs(value) <= FARTHEST_M for value in position):
-        raise BadInputError(f"{where}: sensor {sensor} is at {position}; expected metres, at most {FARTHEST_M:g}")
-    return sensor, position
+            f"{name(bad)}: its position is {position_3P[:, bad].tolist()} m; expected metres, at most 10,000"
+        )
+    key_P = np.zeros(position_3P.shape[1], np.int64)
+    for place_P in position_3P:
+        # By int32: processors convert four times as many floats to it at once as to int64.
+        cell_P = np.rint(place_P * np.float32(100)).astype(np.int32)
+        key_P <<= _BITS
+        key_P |= (cell_P + (1 << (_BITS - 1))).astype(np.int64)
+    return key_P

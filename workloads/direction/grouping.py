@@ -1,4 +1,4 @@
-"""Pulses grouped by sensor, and unit vectors of directions, in a unit's arrays.
+"""Pulses in the order of sensor and time, and unit vectors of directions, in a unit's arrays.
 
 E events, P pulses.
 """
@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.files.rows import offsets_of
 from common.schema import UnitArrays
 
 Bool = npt.NDArray[np.bool_]
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+_SENSOR_BITS = 15
 
 
 def group_by_sensor(arrays: UnitArrays) -> None:
@@ -49,6 +54,43 @@ def best_pulses(
         ranked = np.lexsort((time_P[own], auxiliary_P[own]))
         kept_P[own.start + ranked[most:]] = False
     return kept_P
+
+
+def order_by_sensor_and_time(counts_E: Int64, sensor_P: npt.NDArray[Any], time_P: Float32) -> Int64:
+    """Places of the pulses in the order of event, sensor, time, and place if these are equal. (P,).
+
+    Sorts keys that hold the place in their lowest bits: numpy sorts int64 in vector registers, seven times as fast as
+    it finds the order of an array. For at most 2²⁴ pulses.
+    """
+    num_pulses = len(time_P)
+    if not num_pulses:
+        return np.empty(0, np.int64)
+    bits = (num_pulses - 1).bit_length()
+    assert 2 * bits + _SENSOR_BITS < 64
+    mask = (1 << bits) - 1
+    place_P = np.arange(num_pulses)
+    sensor_P = sensor_P.astype(np.int64) + (np.repeat(np.arange(len(counts_E)), counts_E) << _SENSOR_BITS)
+    falls_P = time_P[1:] < time_P[:-1]
+    ends_E = offsets_of(counts_E)
+    falls_P[ends_E[(ends_E > 0) & (ends_E < num_pulses)] - 1] = False
+    if not falls_P.any():
+        key_P: Int64 = (sensor_P << bits) | place_P
+        key_P.sort()
+        return key_P & mask
+    # Places in the order of time; then the same with the rank in time in the place of the place.
+    by_time_P: Int64 = (_sortable(time_P) << bits) | place_P
+    by_time_P.sort()
+    by_time_P &= mask
+    key_P = (sensor_P[by_time_P] << bits) | place_P
+    key_P.sort()
+    order_P: Int64 = by_time_P[key_P & mask]
+    return order_P
+
+
+def _sortable(values: Float32) -> Int64:
+    """Integers in the order of the floats: IEEE 754 orders by magnitude, which is inverted for negative ones."""
+    raw = (values + np.float32(0)).view(np.int32)  # -0 becomes 0
+    return np.where(raw < 0, raw ^ np.int32(0x7FFFFFFF), raw).astype(np.int64)
 
 
 def _mark_opening(arrays: UnitArrays, opens_P: Bool) -> bool:

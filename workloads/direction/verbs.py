@@ -35,8 +35,8 @@ def _predict() -> click.Command:
 
 
 VERBS = {
-    "simulate": Verb(_simulate, "Write neutrino events with known truth (a toy detector).", "Data"),
+    "simulate": Verb(_simulate, "Write simulated events with known truth.", "Data"),
     "seeds": Verb(_seeds, "Add the classical fits, which the model `sets` starts from, to files.", "Data"),
-    "evaluate": Verb(_evaluate, "Compare predicted with true directions: numbers, plots, a page."),
+    "evaluate": Verb(_evaluate, "Compare a trained model with the truth: numbers, plots, a page."),
     "predict": Verb(_predict, "Write the predicted directions of events, with their precision."),
 }

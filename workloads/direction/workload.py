@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from workloads.base.interface import Importer, Model, Workload
+from workloads.base.interface import Model, Workload, lazy
 from workloads.direction.columns import DIRECTION
 from workloads.direction.models.config import CONFIGS
 
-if TYPE_CHECKING:
-    from workloads.base.training import Training
-
-
-def _sets() -> Training:
-    from workloads.direction.models.task import SETS
-
-    return SETS
-
-
-def _transformer() -> Training:
-    from workloads.direction.models.task import TRANSFORMER
-
-    return TRANSFORMER
-
-
-def _simulate() -> Callable[..., Any]:
-    from workloads.direction.simulator import simulate_dataset
-
-    return simulate_dataset
-
-
-def _load() -> Callable[..., Any]:
-    from workloads.direction.prediction import load
-
-    return load
-
-
-def _evaluate() -> Callable[..., Any]:
-    from workloads.direction.evaluation import EVALUATION
-
-    return EVALUATION.report
-
-
-def _kaggle() -> Importer:
-    from workloads.direction.kaggle import KAGGLE
-
-    return KAGGLE
-
-
-def _graphnet() -> Importer:
-    from workloads.direction.graphnet import GRAPHNET
-
-    return GRAPHNET
-
+_TASK = "workloads.direction.models.task"
 
 WORKLOAD = Workload(
     name="direction",
     schema=DIRECTION,
     models={
-        "sets": Model("classical fits and two set networks", CONFIGS["sets"], _sets),
-        "transformer": Model("attention between sensors", CONFIGS["transformer"], _transformer),
+        "sets": Model("classical fits and two set networks", CONFIGS["sets"], lazy(_TASK, "SETS")),
+        "transformer": Model("attention between sensors", CONFIGS["transformer"], lazy(_TASK, "TRANSFORMER")),
+        "flat": Model("the flat transformer of iceaggr", CONFIGS["flat"], lazy(_TASK, "FLAT"), section="transformer"),
     },
-    functions={"simulate": _simulate, "load": _load, "evaluate": _evaluate},
-    importers={"kaggle": _kaggle, "graphnet": _graphnet},
+    functions={
+        "simulate": lazy("workloads.direction.simulator", "simulate_dataset"),
+        "load": lazy("workloads.direction.prediction", "load"),
+        "evaluate": lazy("workloads.direction.evaluation", "EVALUATION.report"),
+    },
+    importers={
+        "kaggle": lazy("workloads.direction.importers", "KAGGLE"),
+        "graphnet": lazy("workloads.direction.importers", "GRAPHNET"),
+    },
 )

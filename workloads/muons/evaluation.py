@@ -24,7 +24,6 @@ from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
 from common.text import without_secrets
 from common.unit_arrays import Array
-from workloads.base.checkpoint import run_dir_of
 from workloads.base.interface import FileEvents, FileSettings, Front
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report import evaluation as frame
@@ -32,7 +31,7 @@ from workloads.base.report.evaluation import MOST_PARTICLES, Evaluation, Measure
 from workloads.base.report.metric import Floor
 from workloads.base.report.page import Beside, EvaluationOptions, MetricReport, ReportWords, names
 from workloads.muons.columns import MUONS
-from workloads.muons.evaluation_plots import GALLERY, EventPairs, read_courses
+from workloads.muons.evaluation_plots import GALLERY, EventPairs, Generated
 from workloads.muons.generation import CountRule, MuonBundles, Trained, generate_events, load_trained
 from workloads.muons.metrics.bundles import BundleArrays, EvaluationSettings, Float64, Int64, Sample
 from workloads.muons.metrics.evaluate import DEFINITIONS, REDRAWS, evaluate
@@ -91,35 +90,35 @@ class EvaluationRequest(EvaluationOptions):
         return self.simulate or self.simulated or ""
 
 
-HEADLINE = (
-    "count_tv",
-    "count_mean_ratio",
-    "log10_energy_w1",
-    "log10_radius_w1",
-    "radius_m_w1",
-    "log10_bundle_energy_w1",
-    "log10_leading_energy_w1",
-    "energy_above_10_tev_ratio",
-    "conditional_log10_energy_w1",
-    "c2st_auc",
-)
-"""Metrics that are shown first, in this order."""
+_LOW = ("too low", "too high")
+_BUNDLES = ("bundles", "too narrow", "too wide")
+HEADLINE = {
+    "count_tv": ("numbers of muons", "off", "off"),
+    "count_mean_ratio": ("muons", "too few", "too many"),
+    "log10_energy_w1": ("energies", *_LOW),
+    "log10_radius_w1": _BUNDLES,
+    "radius_m_w1": _BUNDLES,
+    "log10_bundle_energy_w1": ("bundles' energies", *_LOW),
+    "log10_leading_energy_w1": ("leading muons' energies", *_LOW),
+    "energy_above_10_tev_ratio": ("muons above 10 TeV", "too few", "too many"),
+    "conditional_log10_energy_w1": ("energies at one primary", *_LOW),
+    "c2st_auc": ("events", "", "told from real ones by a classifier"),
+}
+"""See ReportWords.headline."""
 
 WORDS = ReportWords(
     subject="Muon bundles of {checkpoint} ({model}, step {step}) beside real ones for the same primaries",
     headline=HEADLINE,
-    sizes={"events": "events compared", "muons_real": "real muons", "muons_generated": "generated muons"},
     sizes_line="{events:,} events, {muons_real:,} real and {muons_generated:,} generated muons",
     about_numbers="Each number says how far generated events are from real ones. Two finite samples of the same"
-    " physics differ, too: that is the <em>floor</em>, {floor}. A perfect generator has a ratio of about 1. Errors are"
+    " physics differ, too: that is the <em>floor</em>, {floor}. Errors are"
     " standard deviations: of values over bootstraps of whole showers, of floors those of a perfect generator's value.",
     floors={
         "same primaries": "found here with {redraws} further draws for the same primaries",
         "disjoint showers": "found here between real events of disjoint showers",
     },
-    about_plots="Black: real, orange: {generated}, for the same primaries. Bands: one standard deviation over"
-    " bootstraps of showers. In the ratios what both sides share, their primaries, cancels.",
-    which_model="which model for what: docs/explanation/models.md",
+    about_plots="Real and generated events have the same primaries. Bands: one standard deviation over bootstraps of"
+    " showers. In the ratios what both sides share, their primaries, cancels.",
 )
 
 
@@ -364,26 +363,21 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
     if len(np.unique(real.shower_E[real.weights_E > 0])) < 2:
         those = "the events" if real.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    own, generated, pit_E = _compared(wanted, trained, real, redraws)
+    own, generated = _compared(wanted, trained, real, redraws)
     notes = [*origin.notes]
     if real.weight_E is not None:
         effective = real.weight_E.sum() ** 2 / (real.weight_E**2).sum()
         notes.append(f"weighted events: they count as much as {effective:,.0f} unweighted ones")
     notes += own.notes
-    beside = None
+    beside, drawn = None, {"generated": generated}
     for other in others:
-        also, _, _ = _compared(wanted, other, real, redraws, own.floors)
+        also, of_other = _compared(wanted, other, real, redraws, own.floors)
         beside = Beside(frame.provenance(other.run), also.metrics)
-        name = names(frame.provenance(trained.run), beside)[1]
-        notes += [f"{name}: {note}" for note in also.notes if note not in notes]
-    run_dir = run_dir_of(trained.run.path)
-    courses = read_courses(run_dir) if run_dir else {}
-    if not courses:
-        notes.append("no course of the training: its run has no TensorBoard files, or was not validated yet")
-    pairs = EventPairs(real, generated.finite()[0], pit_E, courses, wanted.seed)
+        drawn = dict(zip(names(frame.provenance(trained.run), beside), (generated, of_other), strict=True))
+        notes += [f"{[*drawn][1]}: {note}" for note in also.notes if note not in notes]
     return Measured(
         report=replace(own, notes=tuple(notes)),
-        pictures=GALLERY.draw(pairs),
+        pictures=GALLERY.draw(EventPairs(real, drawn, wanted.seed)),
         origin=origin,
         about={
             "simulated": wanted.preset or None,
@@ -441,8 +435,8 @@ def _compared(
     real: Sample,
     redraws: Sequence[Redraw],
     floors: Mapping[str, Floor] | None = None,
-) -> tuple[MetricReport, BundleArrays, Float64]:
-    """Return the report on a model, its events and the PIT of the real counts.
+) -> tuple[MetricReport, Generated]:
+    """Return the report on a model, and what is drawn of it.
 
     ``floors``: those of the report on another model.
     """
@@ -463,4 +457,4 @@ def _compared(
     if num_capped:
         note = f"{num_capped:,} generated events had more than {MAX_COUNT:,} muons and were cut down to that"
         report = replace(report, notes=(note, *report.notes))
-    return report, generated, pit_E
+    return report, Generated(generated.finite()[0], pit_E)

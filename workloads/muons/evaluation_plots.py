@@ -7,25 +7,20 @@ groups, D = 1 + bootstraps, X bins. Row 0 of every (D, X) array is the data itse
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from common.text import TENSORBOARD_FOLDER
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report.evaluation import BLACK as REAL
-from workloads.base.report.evaluation import ORANGE as GENERATED
-from workloads.base.report.evaluation import SERIES, Box, Gallery, grid
+from workloads.base.report.evaluation import MODELS, SERIES, Box, Gallery, grid
 from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64, Int64, Sample
 from workloads.muons.metrics.distances import pair_distances
 from workloads.muons.purposes import MuonPurpose
@@ -99,30 +94,41 @@ _MOST_MASSES = 6
 
 
 @dataclass(frozen=True)
-class EventPairs:
-    """Real and generated events, and what else is drawn; event i of both has primary i."""
+class Generated:
+    """Events of one model, and what else is drawn of it."""
 
-    sample: Sample
-    generated: BundleArrays
+    bundles: BundleArrays
     pit_E: Float64
     """The model's probability of fewer muons than each real event has; see workloads.muons.evaluation.pit."""
-    courses: Mapping[str, tuple[Float64, Float64]] = field(default_factory=dict)
-    """Scalars of the panel during the training, by tag: steps and values."""
+
+
+@dataclass(frozen=True)
+class EventPairs:
+    """Real events and those of one model or two; event i of all has primary i."""
+
+    sample: Sample
+    models: Mapping[str, Generated]
+    """By the names of their runs."""
     seed: int = 0
 
     @property
-    def sides(self) -> tuple[BundleArrays, BundleArrays]:
-        """Real and generated bundles."""
-        return self.sample.bundles, self.generated
+    def sides(self) -> dict[str, BundleArrays]:
+        """Real bundles, then those of each model, with their labels; a run's folder may be called "real"."""
+        return {"real events": self.sample.bundles, **{name: model.bundles for name, model in self.models.items()}}
 
     @cached_property
     def groups(self) -> Groups:
         """Groups of showers, for the bootstrap bands."""
         return Groups(self.sample.shower_E, self.sample.weight_E, self.seed)
 
-    def densities(self, values: Sequence[tuple[Float64, Int64]], edges: Float64, widths: Float64) -> list[Float64]:
+    def densities(
+        self, values: Mapping[str, tuple[Float64, Int64]], edges: Float64, widths: Float64
+    ) -> dict[str, Float64]:
         """Return the weight of each side's values in each bin, per event and width, (D, X); with the values' events."""
-        return [self.groups.histogram(of, edges, at) / self.groups.num_events / widths for of, at in values]
+        return {
+            name: self.groups.histogram(of, edges, at) / self.groups.num_events / widths
+            for name, (of, at) in values.items()
+        }
 
     @cached_property
     def energy_quarters(self) -> list[tuple[str, Int64]]:
@@ -197,7 +203,7 @@ def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: s
     axes.fill_between(edges, low, high, step="post", color=color, alpha=0.25, linewidth=0)
 
 
-def use_log_scale(axes: Axes, draws: Sequence[Float64]) -> None:
+def use_log_scale(axes: Axes, draws: Iterable[Float64]) -> None:
     """Set a logarithmic y axis, unless there is no value above 0."""
     if any((draws_DX[0] > 0).any() for draws_DX in draws):
         axes.set_yscale("log")
@@ -212,37 +218,37 @@ def points(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: 
     axes.errorbar(centres, shown, errors, fmt="o", color=color, markersize=4, linewidth=1.0, label=label)
 
 
-def line(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str) -> None:
+def line(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, linestyle: str) -> None:
     """Draw values in bins as a line through the bin centres, with a band."""
     value, low, high = band(draws_DX)
     centres = (edges[1:] + edges[:-1]) / 2
-    axes.plot(centres, np.where(value > 0, value, np.nan), color=color, linewidth=1.4)
+    axes.plot(centres, np.where(value > 0, value, np.nan), color=color, linestyle=linestyle, linewidth=1.4)
     axes.fill_between(centres, np.maximum(low, 0.4 * value), high, color=color, alpha=0.2, linewidth=0)
 
 
 def compare(
     place: PanelAxes,
     edges: Float64,
-    real_DX: Float64,
-    generated_DX: Float64,
+    sides: Mapping[str, Float64],
     *,
     x: str,
     y: str,
     title: str = "",
-    labels: Sequence[str] = ("real", "generated"),
     log: bool = False,
     log_x: bool = False,
 ) -> None:
-    """Draw both distributions, and generated / real below. ``x`` and ``y``: labels, with units."""
+    """Draw distributions by label, real ones first, and generated / real below. ``x`` and ``y``: with units."""
     if log_x:
         place.upper.set_xscale("log")
     if log:
-        use_log_scale(place.upper, [real_DX, generated_DX])
-    steps(place.upper, edges, real_DX, color=REAL, label=labels[0])
-    steps(place.upper, edges, generated_DX, color=GENERATED, label=labels[1], linestyle="--")
-    ratio_DX = ratio(generated_DX, real_DX)  # fluctuations of the common primaries cancel
-    steps(place.lower, edges, ratio_DX, color=GENERATED, label="")
-    frame_ratio(place.lower, [ratio_DX])
+        use_log_scale(place.upper, sides.values())
+    (label, real_DX), *models = sides.items()
+    steps(place.upper, edges, real_DX, color=REAL, label=label)
+    ratios = [ratio(generated_DX, real_DX) for _, generated_DX in models]  # fluctuations of common primaries cancel
+    for (label, generated_DX), ratio_DX, (color, style) in zip(models, ratios, MODELS, strict=False):
+        steps(place.upper, edges, generated_DX, color=color, label=label, linestyle=style)
+        steps(place.lower, edges, ratio_DX, color=color, label="", linestyle=style)
+    frame_ratio(place.lower, ratios)
     place.upper.legend()
     finish(place, x=x, y=y, title=title)
 
@@ -266,6 +272,8 @@ def frame_ratio(axes: Axes, ratios: Sequence[Float64]) -> None:
     reach = min(reach, 2.0)
     axes.axhline(1.0, color="0.4", linewidth=0.9, zorder=0)
     axes.set(ylim=(max(1 - reach, 0.0), 1 + reach), ylabel="gen. / real")
+    # Labels at the ends would touch those of the panel above and of the x axis.
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], prune="both"))
 
 
 _MOST_COUNT_BINS = 14
@@ -279,8 +287,8 @@ _DARKEST = 1e-3
 _FEW = 5.0
 """Fewest real muons in a cell of the plane for which its ratio is drawn."""
 _PIT_BINS = 20
-_NOT_DRAWN = ("_floor", "muons_not_finite")
-_COURSE_COLUMNS = 4
+_OF_MODELS = ("-", "--")
+"""Line styles where colours tell masses apart."""
 
 
 GALLERY = Gallery[EventPairs]()
@@ -312,17 +320,16 @@ def counts_by_energy(events: EventPairs) -> Figure:
 
 
 def _counts(place: PanelAxes, events: EventPairs, chosen: Int64, title: str) -> None:
-    most = max(int(side.counts_E[chosen].max(initial=1)) for side in events.sides)
+    most = max(int(side.counts_E[chosen].max(initial=1)) for side in events.sides.values())
     edges = count_edges(most)
     of_all = events.groups.sums(np.zeros(len(chosen), np.int64), 1, chosen)
-    densities, labels = [], []
-    for side, name in zip(events.sides, ("real", "generated"), strict=True):
+    densities = {}
+    for name, side in events.sides.items():
         counts_C = side.counts_E[chosen].astype(np.float64)
-        densities.append(ratio(events.groups.histogram(counts_C, edges, chosen), of_all) / np.diff(edges))
         empty = ratio(events.groups.sums(np.where(counts_C == 0, 0, -1), 1, chosen), of_all)[0, 0]
-        labels.append(f"{name}, P(N = 0) = {empty:.3f}")
-    of_axes: dict[str, Any] = {"x": "number of muons N", "y": "probability P(N)", "log": True, "log_x": True}
-    compare(place, edges, *densities, title=title, labels=labels, **of_axes)
+        histogram = events.groups.histogram(counts_C, edges, chosen)
+        densities[f"{name}, P(N = 0) = {empty:.3f}"] = ratio(histogram, of_all) / np.diff(edges)
+    compare(place, edges, densities, x="number of muons N", y="probability P(N)", title=title, log=True, log_x=True)
 
 
 def count_edges(most: int) -> Float64:
@@ -343,17 +350,20 @@ def mean_and_spread(events: EventPairs) -> Figure:
     for place, power in ((of_mean, 1), (of_spread, 2)):
         ratios = []
         of_masses = [
-            [_moment(events, side, chosen, edges, power) for side in events.sides] for _, chosen in events.masses
+            [_moment(events, side, chosen, edges, power) for side in events.sides.values()]
+            for _, chosen in events.masses
         ]
-        use_log_scale(place.upper, [draws_DX for both in of_masses for draws_DX in both])
-        for color, (label, _), (real, generated) in zip(SERIES, events.masses, of_masses, strict=False):
+        use_log_scale(place.upper, [draws_DX for sides in of_masses for draws_DX in sides])
+        for color, (label, _), (real, *generated) in zip(SERIES, events.masses, of_masses, strict=False):
             points(place.upper, edges, real, color=color, label=label)
-            line(place.upper, edges, generated, color=color)
-            ratios.append(ratio(generated, real))
-            line(place.lower, edges, ratios[-1], color=color)
+            for of_model, style in zip(generated, _OF_MODELS, strict=False):
+                line(place.upper, edges, of_model, color=color, linestyle=style)
+                ratios.append(ratio(of_model, real))
+                line(place.lower, edges, ratios[-1], color=color, linestyle=style)
         frame_ratio(place.lower, ratios)
-    of_mean.upper.plot([], [], color="0.3", linestyle="", marker="o", markersize=4, label="real")
-    of_mean.upper.plot([], [], color="0.3", linestyle="-", label="generated")
+    of_mean.upper.plot([], [], color="0.3", linestyle="", marker="o", markersize=4, label="real events")
+    for name, style in zip(events.models, _OF_MODELS, strict=False):
+        of_mean.upper.plot([], [], color="0.3", linestyle=style, label=name)
     of_mean.upper.legend(ncols=2)
     finish(of_mean, x="lg($E_0$ / GeV)", y="mean number of muons ⟨N⟩")
     finish(of_spread, x="lg($E_0$ / GeV)", y="standard deviation of N")
@@ -378,12 +388,12 @@ def empty_by_depth(events: EventPairs) -> Figure:
     edges = even_edges(depth_E)
     everyone = np.arange(len(depth_E))
     all_DX = events.groups.histogram(depth_E, edges, everyone)
-    real, generated = (
-        events.groups.histogram(depth_E[side.counts_E == 0], edges, everyone[side.counts_E == 0])
+    shares = {
+        name: events.groups.histogram(depth_E[side.counts_E == 0], edges, everyone[side.counts_E == 0])
         / np.where(all_DX > 0, all_DX, np.nan)
-        for side in events.sides
-    )
-    compare(place, edges, real, generated, x="vertical depth / m", y="P(N = 0)")
+        for name, side in events.sides.items()
+    }
+    compare(place, edges, shares, x="vertical depth / m", y="P(N = 0)")
     place.upper.set_ylim(bottom=0)
     return figure
 
@@ -391,10 +401,10 @@ def empty_by_depth(events: EventPairs) -> Figure:
 @GALLERY.picture("energy", "Muon energies", "Spectrum of all muons at depth, E dN/dE.")
 def spectrum(events: EventPairs) -> Figure:
     figure, (place,) = panels(1, width=7.0)
-    edges = _decades(np.concatenate([side.energy_gev_P for side in events.sides]))
-    muons = [(side.energy_gev_P, side.event_P) for side in events.sides]
-    both = events.densities(muons, edges, np.diff(np.log(edges)))
-    compare(place, edges, *both, x="muon energy at depth E / GeV", y="E dN/dE per event", log=True, log_x=True)
+    edges = _decades(np.concatenate([side.energy_gev_P for side in events.sides.values()]))
+    muons = {name: (side.energy_gev_P, side.event_P) for name, side in events.sides.items()}
+    densities = events.densities(muons, edges, np.diff(np.log(edges)))
+    compare(place, edges, densities, x="muon energy at depth E / GeV", y="E dN/dE per event", log=True, log_x=True)
     return figure
 
 
@@ -409,10 +419,10 @@ def bundle_energies(events: EventPairs) -> Figure:
         (places[0], "log10_leading_energy", "energy of the leading muon / GeV"),
         (places[1], "log10_bundle_energy", "energy of the bundle / GeV"),
     ):
-        values = [(10 ** side.features[name].values, side.filled_F) for side in events.sides]
-        edges = _decades(np.concatenate([energy for energy, _ in values]))
-        both = events.densities(values, edges, np.diff(np.log10(edges)))
-        compare(place, edges, *both, x=x, y="events per decade, fraction of all", log=True, log_x=True)
+        values = {label: (10 ** side.features[name].values, side.filled_F) for label, side in events.sides.items()}
+        edges = _decades(np.concatenate([energy for energy, _ in values.values()]))
+        densities = events.densities(values, edges, np.diff(np.log10(edges)))
+        compare(place, edges, densities, x=x, y="events per decade, fraction of all", log=True, log_x=True)
     return figure
 
 
@@ -427,15 +437,14 @@ def _decades(energy_gev: Float64) -> Float64:
 )
 def radii(events: EventPairs) -> Figure:
     figure, (linear, density) = panels(2, width=6.2)
-    muons = [(side.radius_m_P, side.event_P) for side in events.sides]
-    all_P = np.concatenate([radius_m_P for radius_m_P, _ in muons])
+    muons = {name: (side.radius_m_P, side.event_P) for name, side in events.sides.items()}
+    all_P = np.concatenate([radius_m_P for radius_m_P, _ in muons.values()])
     x = "distance to the axis r / m"
     edges = np.linspace(0.0, _far(all_P), _BINS + 1)
-    both = events.densities(muons, edges, np.diff(edges))
-    compare(linear, edges, *both, x=x, y="dN/dr per event / m⁻¹", log=True)
+    compare(linear, edges, events.densities(muons, edges, np.diff(edges)), x=x, y="dN/dr per event / m⁻¹", log=True)
     edges = np.geomspace(max(_range(all_P, 0.001)[0], 1e-2), _far(all_P), _BINS + 1)
-    both = events.densities(muons, edges, np.diff(edges**2))
-    compare(density, edges, *both, x=x, y="dN/dr² per event / m⁻²", log=True, log_x=True)
+    densities = events.densities(muons, edges, np.diff(edges**2))
+    compare(density, edges, densities, x=x, y="dN/dr² per event / m⁻²", log=True, log_x=True)
     return figure
 
 
@@ -446,19 +455,19 @@ def radii(events: EventPairs) -> Figure:
 )
 def radius_and_energy(events: EventPairs) -> Figure:
     figure, (of_radius, of_energy) = panels(2, width=6.2)
-    energies = [side.energy_gev_P for side in events.sides]
-    distances = [side.radius_m_P for side in events.sides]
+    energies = [side.energy_gev_P for side in events.sides.values()]
+    distances = [side.radius_m_P for side in events.sides.values()]
     for place, at, values, x, y, log in (
         (of_radius, energies, distances, "muon energy at depth E / GeV", "mean distance to the axis ⟨r⟩ / m", False),
         (of_energy, distances, energies, "distance to the axis r / m", "mean muon energy ⟨E⟩ / GeV", True),
     ):
         low, high = _range(np.concatenate(at), 0.001)
         edges = np.geomspace(max(low, 1e-3), max(high, 1.01 * low, 1.01e-3), 21)
-        real, generated = (
-            events.groups.means(bins_of(at_P, edges), len(edges) - 1, side.event_P, values_P)
-            for side, at_P, values_P in zip(events.sides, at, values, strict=True)
-        )
-        compare(place, edges, real, generated, x=x, y=y, log=log, log_x=True)
+        means = {
+            name: events.groups.means(bins_of(at_P, edges), len(edges) - 1, side.event_P, values_P)
+            for (name, side), at_P, values_P in zip(events.sides.items(), at, values, strict=True)
+        }
+        compare(place, edges, means, x=x, y=y, log=log, log_x=True)
     return figure
 
 
@@ -470,20 +479,21 @@ def radius_and_energy(events: EventPairs) -> Figure:
 def decoherence(events: EventPairs) -> Figure:
     """Draw distances between two muons of an event. The weights of an event's pairs sum to 1."""
     figure, (place,) = panels(1, width=7.0)
-    purposes = (MuonPurpose.PAIRS_REAL, MuonPurpose.PAIRS_GENERATED)
-    pairs = [
-        pair_distances(side, numpy_stream(purpose, events.seed))
-        for side, purpose in zip(events.sides, purposes, strict=True)
-    ]
-    edges = np.linspace(0.0, _far(np.concatenate([distance_Q for distance_Q, _ in pairs])), _BINS + 1)
-    real, generated = (
-        events.groups.sums(bins_of(distance_Q, edges), len(edges) - 1, event_Q, 1.0 / np.bincount(event_Q)[event_Q])
+    pairs = {
+        name: pair_distances(
+            side,
+            numpy_stream(MuonPurpose.PAIRS_GENERATED if name in events.models else MuonPurpose.PAIRS_REAL, events.seed),
+        )
+        for name, side in events.sides.items()
+    }
+    edges = np.linspace(0.0, _far(np.concatenate([distance_Q for distance_Q, _ in pairs.values()])), _BINS + 1)
+    densities = {
+        name: events.groups.sums(bins_of(distance_Q, edges), _BINS, event_Q, 1.0 / np.bincount(event_Q)[event_Q])
         / events.groups.num_events
         / np.diff(edges)
-        for distance_Q, event_Q in pairs
-    )
-    x, y = "distance between two muons D / m", "pairs of muons per event / m⁻¹"
-    compare(place, edges, real, generated, x=x, y=y, log=True)
+        for name, (distance_Q, event_Q) in pairs.items()
+    }
+    compare(place, edges, densities, x="distance between two muons D / m", y="pairs per event / m⁻¹", log=True)
     return figure
 
 
@@ -506,31 +516,33 @@ def energy_and_radius(events: EventPairs) -> Figure:
     x_edges, y_edges = (
         np.linspace(low, max(high, low + 0.1), _BINS + 1)
         for low, high in (
-            _range(np.concatenate([side.features[name].values for side in events.sides]), 0.0005)
+            _range(np.concatenate([side.features[name].values for side in events.sides.values()]), 0.0005)
             for name in ("log10_energy", "log10_radius")
         )
     )
-    real, generated = (_density(events, side, x_edges, y_edges) for side in events.sides)
-    figure, _ = grid(1, 1, width=16.6, height=4.9)
-    places = [Box(left, 0.6, 4.3, 3.95).axes(figure) for left in (0.9, 5.5, 11.2)]
-    bars = [Box(left, 0.6, 0.2, 3.95).axes(figure) for left in (9.95, 15.65)]
-    most = max(real.max(), generated.max())
+    real, *generated = (_density(events, side, x_edges, y_edges) for side in events.sides.values())
+    most = max(density.max() for density in (real, *generated))
     norm = LogNorm(most * _DARKEST, most) if most > 0 else LogNorm(_DARKEST, 1.0)
-    for axes, values, title in ((places[0], real, "real"), (places[1], generated, "generated")):
-        mesh = axes.pcolormesh(x_edges, y_edges, np.where(values > 0, values, np.nan).T, norm=norm, cmap="viridis")
-        axes.set_title(title)
-    figure.colorbar(mesh, cax=bars[0], label="fraction of muons per cell")
-    ratio_XY = np.full(real.shape, np.nan)
-    np.divide(generated, real, out=ratio_XY, where=real * len(events.sample.bundles.event_P) >= _FEW)
-    mesh = places[2].pcolormesh(x_edges, y_edges, ratio_XY.T, norm=LogNorm(0.5, 2.0), cmap="PuOr_r")
-    bar = figure.colorbar(mesh, cax=bars[1], label="generated / real", extend="both", ticks=[0.5, 0.7, 1.0, 1.4, 2.0])
-    bar.ax.set_yticklabels(["0.5", "0.7", "1", "1.4", "2"])
-    bar.ax.minorticks_off()
-    places[2].set_title(f"ratio, where {_FEW:g} real muons or more are")
-    places[1].tick_params(labelleft=False)
-    for axes in places:
-        axes.set_xlabel("lg(E / GeV)")
-    places[0].set_ylabel(f"lg(r / m + {RADIUS_OFFSET_M:g})")
+    figure, rows = grid(1, len(generated), width=16.6, height=4.9)
+    for row, name, of_model in zip(rows, events.models, generated, strict=True):
+        places = [Box(left, row.bottom + 0.6, 4.3, 3.95).axes(figure) for left in (0.9, 5.5, 11.2)]
+        bars = [Box(left, row.bottom + 0.6, 0.2, 3.95).axes(figure) for left in (9.95, 15.65)]
+        for axes, values, title in zip(places, (real, of_model), ("real events", name), strict=False):
+            mesh = axes.pcolormesh(x_edges, y_edges, np.where(values > 0, values, np.nan).T, norm=norm, cmap="viridis")
+            axes.set_title(title)
+        figure.colorbar(mesh, cax=bars[0], label="fraction of muons per cell")
+        ratio_XY = np.full(real.shape, np.nan)
+        np.divide(of_model, real, out=ratio_XY, where=real * len(events.sample.bundles.event_P) >= _FEW)
+        mesh = places[2].pcolormesh(x_edges, y_edges, ratio_XY.T, norm=LogNorm(0.5, 2.0), cmap="PuOr_r")
+        ticks = [0.5, 0.7, 1.0, 1.4, 2.0]
+        bar = figure.colorbar(mesh, cax=bars[1], label=f"{name} / real", extend="both", ticks=ticks)
+        bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
+        bar.ax.minorticks_off()
+        places[2].set_title(f"ratio, where {_FEW:g} real muons or more are")
+        places[1].tick_params(labelleft=False)
+        for axes in places:
+            axes.set_xlabel("lg(E / GeV)")
+        places[0].set_ylabel(f"lg(r / m + {RADIUS_OFFSET_M:g})")
     return figure
 
 
@@ -555,62 +567,21 @@ def reliability(events: EventPairs) -> Figure:
     figure, _ = grid(1, 1, width=13.0, height=4.6)
     left, right = (Box(6.7 * place, 0.0, 6.2, 4.6).inside().axes(figure) for place in range(2))
     edges = np.linspace(0.0, 1.0, _PIT_BINS + 1)
-    counts_DX = events.groups.histogram(events.pit_E, edges, np.arange(len(events.pit_E)))
-    steps(left, edges, counts_DX / events.groups.num_events * _PIT_BINS, color=GENERATED, label="real counts")
     left.axhline(1.0, color="0.4", linewidth=0.9, label="a right model")
-    left.set(ylim=(0, None), ylabel="density")
-    left.legend(loc="lower center")
-    deviation = np.cumsum(counts_DX, axis=1) / events.groups.num_events - edges[1:]
-    error = deviation[1:].std(0)
     right.axhline(0.0, color="0.4", linewidth=0.9)
-    right.errorbar(edges[1:], deviation[0], error, fmt="o-", color=GENERATED, markersize=4, linewidth=1.2, capsize=2)
-    reach = max(1.3 * float(np.abs(deviation[0]).max(initial=0.0) + error.max(initial=0.0)), 0.01)
-    right.set(ylim=(-reach, reach), ylabel="cumulative part − u")
+    reach, reach_right = 0.05, 0.01
+    for (name, model), (color, style) in zip(events.models.items(), MODELS, strict=False):
+        counts_DX = events.groups.histogram(model.pit_E, edges, np.arange(len(model.pit_E)))
+        density_DX = counts_DX / events.groups.num_events * _PIT_BINS
+        steps(left, edges, density_DX, color=color, label=name, linestyle=style)
+        reach = max(reach, *(1.1 * float(np.nanmax(np.abs(limit - 1), initial=0.0)) for limit in band(density_DX)))
+        deviation = np.cumsum(counts_DX, axis=1) / events.groups.num_events - edges[1:]
+        error = deviation[1:].std(0)
+        right.errorbar(edges[1:], deviation[0], error, fmt=f"o{style}", color=color, markersize=4, capsize=2)
+        reach_right = max(reach_right, 1.3 * float(np.abs(deviation[0]).max() + error.max()))
+    left.set(ylim=(max(1 - reach, 0.0), 1 + reach), ylabel="density")
+    left.legend(loc="lower center")
+    right.set(ylim=(-reach_right, reach_right), ylabel="cumulative part − u")
     for axes in (left, right):
         axes.set_xlabel("u: the model's probability of fewer muons")
-    return figure
-
-
-def read_courses(run_dir: Path) -> dict[str, tuple[Float64, Float64]]:
-    """Return scalars of the panel by tag, from all sessions of a run's TensorBoard files; empty if it has none."""
-    folder = run_dir / TENSORBOARD_FOLDER
-    if not folder.is_dir():
-        return {}
-    # Slow to import, and needed only here.
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    courses: dict[str, dict[int, float]] = {}
-    for session in sorted({path.parent for path in folder.rglob("events.out.tfevents.*")}):
-        events = EventAccumulator(str(session), size_guidance={"scalars": 0, "images": 1, "histograms": 1})
-        events.Reload()
-        for tag in events.Tags()["scalars"]:
-            if tag.startswith("panel/"):
-                courses.setdefault(tag, {}).update({event.step: event.value for event in events.Scalars(tag)})
-    return {
-        tag: (np.array(sorted(values), np.float64), np.array([values[step] for step in sorted(values)]))
-        for tag, values in courses.items()
-    }
-
-
-@GALLERY.picture(
-    "training",
-    "Distances over the training",
-    "On the run's validation block. Dotted: the same distance between real and real events.",
-)
-def distances_by_step(events: EventPairs) -> Figure | None:
-    if not (courses := events.courses):
-        return None
-    shown = sorted(tag for tag in courses if not tag.endswith(_NOT_DRAWN))
-    figure, cells = grid(_COURSE_COLUMNS, -(-len(shown) // _COURSE_COLUMNS), width=4.0, height=3.4)
-    for tag, cell in zip(shown, cells, strict=False):
-        axes = cell.inside().axes(figure)
-        axes.plot(*courses[tag], color=GENERATED, marker="o", markersize=3.5, label="generated")
-        if (floor := courses.get(f"{tag}_floor")) is not None:
-            axes.plot(*floor, color="0.3", linestyle=":", label="real against real")
-        axes.margins(y=0.1)
-        axes.set(ylim=(0, None), title=tag.removeprefix("panel/"), xlabel="step")
-        axes.ticklabel_format(axis="x", style="plain")
-        if tag == shown[0]:
-            axes.legend()
     return figure

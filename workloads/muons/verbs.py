@@ -34,16 +34,9 @@ def _export() -> click.Command:
     return export
 
 
-def _migrate() -> click.Command:
-    from workloads.muons.migrate import migrate
-
-    return migrate
-
-
 VERBS = {
-    "simulate": Verb(_simulate, "Write muon bundles with known truth (a toy).", "Data"),
-    "evaluate": Verb(_evaluate, "Compare generated with real events: numbers, plots, a page."),
+    "simulate": Verb(_simulate, "Write simulated events with known truth.", "Data"),
+    "evaluate": Verb(_evaluate, "Compare a trained model with the truth: numbers, plots, a page."),
     "generate": Verb(_generate, "Write muon bundles of a trained model for primaries."),
     "export": Verb(_export, "Write a trained generator as torch.export and ONNX files."),
-    "migrate": Verb(_migrate, "Print the command and settings for an old command of cr_muons.", "Run"),
 }

@@ -560,8 +560,8 @@ def fields_problem(
         names = ", ".join(map(repr, missing))
         one_or_more = f"column {names} is missing" if len(missing) == 1 else f"columns {names} are missing"
         found.append(f"{one_or_more}; the file has {', '.join(there) or 'none'}")
-        if not may_be_in_list:
-            keys = [workload.source_column(name).key for name in missing]
+        keys = [workload.source_column(name).key for name in missing if name not in workload.source.extra]
+        if keys and not may_be_in_list:
             settings += [f"--set source.columns.{key}=NAME" for key in keys]
             settings[-1] += ", or, if it has no ids, --set source.ids=rows"
     return ". ".join(["; ".join(found), *([f"Give {' '.join(settings)}"] if settings else [])]) if found else None
@@ -572,6 +572,8 @@ def columns_hint(schema: pa.Schema, workload: EventSchema) -> str:
     settings: list[str] = []
     for source in workload.source_columns:
         is_missing = source.path[0] not in schema.names and not workload.may_lack(source)
+        if source.name in workload.source.extra:
+            continue  # it has the name that the files give to it
         if is_missing or (source.is_list and _is_struct(schema, source)):
             fields = ", ".join(workload.column(source.into).fields)
             name = f"[NAME, or the columns or fields of {fields}]" if source.is_list else "NAME"

@@ -230,6 +230,7 @@ class _Columns:
     def add_event_column(self, source: SourceColumn) -> None:
         """Add a column of numbers, or of lists of numbers. Raises _BadEvents."""
         values, _ = inside(self._batch.column(source.path[0]), source.path[1:])
+        values = self._with_nan(values, source)
         null = self._null_rows(values, source)
         if null is not None:
             self.is_null = null if self.is_null is None else self.is_null | null
@@ -247,12 +248,18 @@ class _Columns:
             found = f"{counts[rows[0]]} particles; another column has {self.counts[rows[0]]}"
             raise self._error(source, rows, found, "the same number in all")
         values, _ = inside(flattened(lists), names)
+        values = self._with_nan(values, source)
         null = null_mask(values)
         if null is not None:
             if self._workload.source.nulls == "error":
                 raise self._error(source, _rows_of(null, counts), "a particle is null", _NO_NULL)
             self.keep = ~null if self.keep is None else self.keep & ~null
         self._fill(values, null, source, counts)
+
+    def _with_nan(self, values: pa.Array, source: SourceColumn) -> pa.Array:
+        """Floats of `source.extra` with NaN for nulls, as which pandas writes it."""
+        is_extra = source.name in self._workload.source.extra and pa.types.is_floating(values.type)
+        return values.fill_null(float("nan")) if is_extra and values.null_count else values
 
     def _null_rows(self, values: pa.Array, source: SourceColumn) -> Bool | None:
         null = null_mask(values)

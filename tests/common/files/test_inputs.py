@@ -20,7 +20,7 @@ from common.files.inputs import NOT_UTF8, expand
 from common.files.local import each_match, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SourceFile
-from services.config.root import Config
+from services.config.root import Config, load_config
 
 
 @pytest.fixture
@@ -40,6 +40,20 @@ def listed(inputs: list[str]) -> list[SourceFile]:
 
 def names(files: list[SourceFile], folder: Path) -> list[tuple[str, int]]:
     return [(os.path.relpath(file.url, folder), file.size_bytes) for file in files]
+
+
+def test_numbers_in_braces_stand_for_as_many_inputs_everywhere(folder: Path) -> None:
+    """On the command line, in TOML and in Python alike: all of them become a configuration."""
+    (folder / "x_9.parquet").write_bytes(b"x")
+    with pytest.raises(BadInputError, match=r"x_10\.parquet: no such file"):
+        listed([f"{folder}/x_{{9..10}}.parquet"])
+    (folder / "c.toml").write_text('input = ["a{9..10}"]\ntrainer.validation.input = ["b{09..10}/{1..2}", "{range}"]')
+    config = load_config({}, toml=folder / "c.toml")
+    assert config.input == ("a9", "a10")
+    assert config.trainer.validation.input == ("b09/1", "b09/2", "b10/1", "b10/2", "{range}")
+    for wrong in ("a{2..1}", "a{1..999999}", "{1..1000}{1..1000}"):
+        with pytest.raises(BadInputError, match="100,000"):
+            load_config({}, flags={"input": (wrong,)})
 
 
 @pytest.mark.parametrize(
@@ -245,7 +259,7 @@ def test_a_line_of_a_list_that_is_none_is_named(folder: Path, line: str) -> None
 @pytest.mark.parametrize(
     ("url", "package", "text"),
     [
-        ("s3://bucket/*.parquet", "s3fs", r"S3 input needs: pip install '\.\[s3\]'"),
+        ("s3://bucket/*.parquet", "s3fs", r"S3 input needs: pip install -c constraints\.txt '\.\[s3\]'"),
         ("gs://bucket/*.parquet", "gcsfs", r"gs://bucket/\*.parquet: needs another package: .*gcsfs"),
     ],
 )

@@ -101,6 +101,9 @@ def test_a_stored_configuration_that_is_none_is_named(tmp_path: Path, text: str)
 def test_a_toml_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"nowhere\.toml: no such configuration file"):
         load_config(tmp_path, toml=tmp_path / "nowhere.toml", environment=NOTHING)
+    (tmp_path / "x.yaml").write_text("training: {lr: 1e-3}")
+    with pytest.raises(BadInputError, match=r"not TOML.*if it is iceaggr's: icestream migrate .*x\.yaml"):
+        load_config(tmp_path, toml=tmp_path / "x.yaml", environment=NOTHING)
     with pytest.raises(BadInputError, match=r"run\.toml: not TOML"):
         load_config(tmp_path, toml=toml_file(tmp_path, "a = ="), environment=NOTHING)
 

@@ -58,6 +58,8 @@ def decode_all(
         ("primary.zenith_rad == 0.1", [1, 0, 0, 0, 0]),  # as float32 has it
         ("muons.count / (muons.count - 1) > 2", [0, 1, 0, 0, 0]),  # a division by zero is no error
         ("2 > 1", [1, 1, 1, 1, 1]),
+        ("2 > 1 and\n 4 < 5 < muons.count", [0, 0, 0, 1, 1]),
+        ("primary.energy_gev != 5", [1, 0, 1, 1, 1]),
     ],
 )
 def test_an_event_is_kept_if_it_fulfils_the_condition(text: str, expected: list[int]) -> None:
@@ -77,6 +79,7 @@ def test_an_event_is_kept_if_it_fulfils_the_condition(text: str, expected: list[
         ("__import__('os').system('x') > 0", "is no number"),
         ("(lambda: 1)() > 0", "is no number"),
         ("'a' > 0", "is no number"),
+        ("muons.count > 1/0", "write comparisons"),
         ("1" * 1001, "it has 1001 characters"),
         ("-" * 900 + "1 > 0", "it has more than 300 names"),
         ("muons.count + 1" + "0" * 40 + " > 0", "write comparisons"),
@@ -142,6 +145,18 @@ def test_row_groups_are_not_read_if_their_statistics_exclude_them(
     assert (read, none.tally.filtered, none.layout.events) == ([], 100, 0)
 
 
+def test_statistics_of_other_types_and_of_nan_exclude_no_event_that_is_kept(tmp_path: Path) -> None:
+    """An int32 of 300 is none of int8, and NaN, which is in no statistics, is unequal to all."""
+    table = make_table(make_events([1] * 40))
+    numbers = pa.array([100] * 39 + [300], pa.int32())
+    weights = pa.array([5.0, float("nan")] * 20)
+    pq.write_table(table.append_column("x", numbers).append_column("weight", weights), tmp_path / "f.parquet")
+    for where, events in (("x > 50", 39), ("weight != 5", 19), ("weight == 5", 20)):
+        schema = MUONS.stored_as(SourceConfig(extra={"x": "int8", "weight": "float64"}, max_invalid_share=1))
+        (one,) = decode_all([tmp_path / "f.parquet"], stream_of(where=where), schema)
+        assert (one.layout.events, one.tally.invalid) == (events, 1), where
+
+
 def test_a_filtered_event_is_neither_outlier_nor_held_out(tmp_path: Path) -> None:
     path = write_events(tmp_path / "f.parquet", make_events([1, 200, 200, 1] * 10))
     stream = stream_of(where="primary.energy_gev < 1020", held_out=0.5)
@@ -188,6 +203,19 @@ def test_a_filter_may_name_them(weighted: Path) -> None:
     assert (one.arrays.event_columns["weight"].tolist(), one.tally.filtered) == ([[2.0]], 2)
 
 
+def test_a_null_of_floats_is_nan_and_costs_no_event(tmp_path: Path) -> None:
+    table = make_table(make_events([1, 2, 1]))
+    table = table.append_column("weight", pa.array([1.0, None, 3.0])).append_column("run", pa.array([1, 2, None]))
+    pq.write_table(table, tmp_path / "f.parquet")
+    for nulls in ("error", "empty"):
+        schema = MUONS.stored_as(SourceConfig(extra={"weight": "float64"}, nulls=nulls))  # type: ignore[arg-type]
+        (one,) = decode_all([tmp_path / "f.parquet"], stream_of(shuffle=False), schema)
+        assert np.array_equal(one.arrays.event_columns["weight"][:, 0], [1.0, np.nan, 3.0], equal_nan=True)
+    schema = MUONS.stored_as(SourceConfig(extra={"run": "int64"}, max_invalid_share=1))
+    (one,) = decode_all([tmp_path / "f.parquet"], stream_of(), schema)
+    assert (one.layout.events, one.tally.invalid) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("extra", "told"),
     [
@@ -196,7 +224,9 @@ def test_a_filter_may_name_them(weighted: Path) -> None:
             '{weight = "complex64"}',
             r"source\.extra\.weight = 'complex64': expected a type, one of bool, .*list<float32>",
         ),
-        ('{primary = "float32"}', r"source\.extra\.primary: the workload muons has it already"),
+        ('{primary = "float32"}', r"source\.extra\.primary: the name is taken; the workload muons has .*primary_id"),
+        ('{source_row = "int64"}', r"source\.extra\.source_row: the name is taken"),
+        ('{offsets = "int64"}', r"source\.extra\.offsets: the name is taken"),
     ],
 )
 def test_a_further_column_that_can_not_be_is_refused(weighted: Path, extra: str, told: str) -> None:
@@ -226,6 +256,16 @@ def thinned(events, particles, offsets, random):
 
 def wrong(events, particles, offsets, random):
     return events["primary"]["energy"]
+
+def swapped(events, particles, offsets, random):
+    muons = particles["muons"]
+    events["weight"], events["other"] = events["other"], events["weight"]
+
+def rounded(events, particles, offsets, random):
+    events["primary_id"] = events["primary_id"] * 0.5
+
+def added(events, particles, offsets, random):
+    events["new"] = events["primary"]
 
 def too_long(events, particles, offsets, random):
     return np.ones(3, bool)
@@ -260,6 +300,23 @@ def test_it_may_give_an_array_of_its_own(tmp_path: Path, functions: Callable[...
     assert one.arrays.event_columns["primary"][:, 0].tolist() == [2000.0, 2002.0]
 
 
+def test_two_columns_may_be_swapped(tmp_path: Path, functions: Callable[..., StreamConfig]) -> None:
+    table = make_table(make_events([1, 2]))
+    for name, first in (("weight", 1.0), ("other", 3.0)):
+        table = table.append_column(name, pa.array([first, first + 1]))
+    pq.write_table(table, tmp_path / "f.parquet")
+    schema = MUONS.stored_as(SourceConfig(extra={"weight": "float64", "other": "float64"}))
+    (one,) = decode_all([tmp_path / "f.parquet"], functions("swapped", shuffle=False), schema)
+    columns = one.arrays.event_columns
+    assert [columns[name][:, 0].tolist() for name in ("weight", "other")] == [[3.0, 4.0], [1.0, 2.0]]
+
+
+def test_it_is_not_called_for_a_unit_without_events(tmp_path: Path, functions: Callable[..., StreamConfig]) -> None:
+    path = write_events(tmp_path / "f.parquet", make_events([1, 2]))
+    (one,) = decode_all([path], functions("wrong", where="muons.count > 5"))
+    assert (one.layout.events, one.tally.filtered) == (0, 2)
+
+
 def test_it_may_leave_out_particles(tmp_path: Path, functions: Callable[..., StreamConfig]) -> None:
     path = write_events(tmp_path / "f.parquet", make_events([30] * 40))
     stream = functions("thinned", shuffle=False)
@@ -279,6 +336,8 @@ def test_it_may_leave_out_particles(tmp_path: Path, functions: Callable[..., Str
     ("name", "told"),
     [
         ("wrong", r"IndexError: only integers.* \(.*own_functions\.py, line 15\)"),
+        ("rounded", r"TypeError: 'primary_id' is float64 of shape \(2, 2\); expected uint64 of shape \(2, 2\)"),
+        ("added", r"TypeError: it has the columns .*new.*; expected .*muons"),
         ("too_long", r"it returned bool of shape \(3,\); expected None, or bool of shape \(3,\)?.*particles that stay"),
     ],
 )

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from shown_statuses import FETCHER, TRAINER
 
-from common.status import GpuStatus, Hop, RunStatus, TrainerStatus, read_status, write_status
+from common.status import GpuStatus, RunStatus, TrainerStatus, read_status, write_status
 from services.supervisor.progress import (
     RUN_STATUS,
     Display,
@@ -87,31 +87,33 @@ def test_after_ctrl_c_the_bottleneck_does_not_say_that_the_trainer_is_starting()
         assert "ETA" not in text(model)
 
 
-HOPS = {
-    "hops": {
-        "staged": Hop(wait_put_share=0.9, occupancy=1.0),
-        "leases": Hop(wait_get_share=0.125, occupancy=0.875),
-        "slots": Hop(wait_put_share=0.5, occupancy=0.75),
-    },
-    "batches_occupancy": 0.5,
-}
-
-
-def test_the_view_has_a_table_of_hops_and_leaves_room_for_an_echoed_ctrl_c(tmp_path: Path) -> None:
+def test_the_view_says_how_much_is_done_without_colours_and_leaves_room_for_an_echoed_ctrl_c(tmp_path: Path) -> None:
     write_status(tmp_path, "trainer", TRAINER)
-    write_status(tmp_path, "fetcher", FETCHER.model_copy(update=HOPS))
+    write_status(tmp_path, "fetcher", FETCHER)
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    console = Console(file=out, force_terminal=True, width=80, no_color=True, _environ={"TERM": "xterm"})
     with Display(tmp_path, console) as display:
         display.watch(Processes({"fetcher": 11, "trainer": 12}, {}))
         display.say("decoder-1 was killed by SIGKILL [it starts again]")
     assert "decoder-1 was killed by SIGKILL [it starts again]" in out.getvalue()
     rows = [Text.from_ansi(row).plain for row in out.getvalue().replace("\r", "\n").splitlines()]
     assert max(map(len, rows)) <= 80 - len("^C^C^C")
-    assert any("bottleneck" in row for row in rows)
-    words = [row.strip("│ ").split() for row in rows]
-    assert ["hops", "last", "5", "s", "put", "waits", "get", "waits", "full"] in words
-    assert ["slots", "50", "%", "0", "%", "75", "%"] in words
+    assert any(re.search("done .* 10 %  2,000 of 20,000 events", row) for row in rows)
+    assert any(re.search("step  10 of about 100 ", row) for row in rows)
+
+
+def test_a_resized_terminal_is_cleared_and_shows_the_newest_lines_again(tmp_path: Path) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, _environ={"TERM": "xterm"})
+    with Display(tmp_path, console) as display:
+        display.say("decoder-1 was killed")
+        display.watch(Processes({}, {}))
+        console.width = 60
+        display.watch(Processes({}, {}))
+        after = out.getvalue().rpartition("\x1b[2J")[2]
+        assert after.index("decoder-1 was killed") < after.index("fetcher")
+        display.watch(Processes({}, {}))
+    assert out.getvalue().count("\x1b[2J") == 1
 
 
 def test_the_status_of_a_former_process_is_not_live(tmp_path: Path) -> None:
@@ -135,10 +137,10 @@ def test_without_a_terminal_there_is_a_line_at_intervals(tmp_path: Path) -> None
     out = io.StringIO()
     now = [100.0]
     with Display(tmp_path, Console(file=out, width=40), clock=lambda: now[0]) as display:
-        for now[0] in (100.5, 129.9, 130.0, 145.5, 159.0, 165.5):
+        for now[0] in (104.9, 105.0, 109.0, 110.5, 120.0, 121.0, 142.0, 171.0, 172.0):
             display.watch(Processes({"trainer": 12, "fetcher": 11}, {}))
     lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["00:00:30", "00:01:05"]
+    assert [line.split()[0] for line in lines] == ["00:00:05", "00:00:10", "00:00:21", "00:00:42", "00:01:12"]
 
 
 def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import icestream
 from common.errors import BadInputError
 from common.locks import OutdatedAttemptError, RunAttempt, begin_attempt
 from common.transport import StopRequested
@@ -124,11 +125,22 @@ def test_damage_anywhere_in_a_checkpoint_is_bad_input_or_harmless(checkpoints: C
             checkpoints.latest()
 
 
-@pytest.mark.parametrize("state", [{"format": 99}, [1, 2]])
-def test_a_checkpoint_of_another_format_is_told(checkpoints: Checkpoints, state: object) -> None:
-    torch.save(state, checkpoints.save(3, {}))
-    with pytest.raises(BadInputError, match="not a checkpoint of format 2"):
-        checkpoints.latest()
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"format": 99}, "not a checkpoint of format 2"),
+        ([1, 2], "not a checkpoint of format 2"),
+        ({"gen_state_dict": {}, "crit_state_dict": {}}, "of cr_muons, whose weights can't be used"),
+        ({"epoch": 1, "model_state_dict": {}}, "of another program, whose weights can't be used"),
+    ],
+)
+def test_a_checkpoint_of_another_format_or_program_is_told(checkpoints: Checkpoints, state: object, said: str) -> None:
+    path = checkpoints.save(3, {})
+    torch.save(state, path)
+    for read in (checkpoints.latest, lambda: icestream.load(path)):
+        with pytest.raises(BadInputError, match=said) as raised:
+            read()
+        assert "--fresh" not in str(raised.value)
 
 
 def test_the_checkpoint_with_the_lowest_score_stays_beside_the_newest(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ HARMLESS = {
     ("scatter", "workloads/direction/models/network.py"): "inverse of a permutation",
     ("index_copy", "workloads/direction/models/network.py"): "a row for each sensor, once",
     ("index_put", "workloads/direction/models/transformer.py"): "a place for each sensor, once",
+    ("index_copy", "workloads/direction/models/flat.py"): "a row for each sensor, once",
 }
 """Operators that write each element at most once, so that their order can't matter; once a step, so that the slower
 kernels of the deterministic mode don't either."""

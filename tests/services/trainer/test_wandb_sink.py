@@ -120,7 +120,7 @@ def test_settings_of_wandb_that_others_can_change_choose_no_server_for_the_key(
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not there
-    with pytest.raises(BadInputError, match=r"needs: pip install '\.\[wandb\]'.*mode = off"):
+    with pytest.raises(BadInputError, match=r"needs: pip install -c constraints\.txt '\.\[wandb\]'.*mode = off"):
         WandbSink(tmp_path, OFFLINE, "name", {})
 
 

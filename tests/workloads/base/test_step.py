@@ -37,7 +37,8 @@ def test_one_cycle_rises_over_a_twentieth_of_the_steps_and_falls_to_next_to_noth
     assert factors[50] == pytest.approx(1)
     assert factors == [*sorted(factors[:51]), *sorted(factors[51:], reverse=True)]
     assert factors[1000] == learning_rate_factor(5000, config) == pytest.approx(0.001)
-    assert learning_rate_factor(3000, LikelihoodConfig()) == 1
+    assert learning_rate_factor(3000, LikelihoodConfig()) == 0.25, "and no warning"
+    assert LikelihoodConfig().warnings() == WganConfig().warnings() == []
 
 
 SGD = {"optimiser": "sgd"}

@@ -48,6 +48,8 @@ from workloads.base.report.page import (
 # Okabe and Ito's colours: distinguishable with any kind of colour vision, and in grey by their line styles.
 BLACK = "#000000"
 ORANGE = "#D55E00"
+MODELS = ((ORANGE, "--"), ("#0072B2", ":"))
+"""Colour and line style of each run; a dark page inverts the lightness of all colours, and keeps their hue."""
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 STYLE: dict[Any, Any] = {
     "font.size": 12.0,

@@ -6,7 +6,7 @@ import difflib
 import math
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,17 +24,19 @@ NOTHING = "–"
 SIGMAS = 2.0
 _NEAR = 2.0
 _MOST_FLOORS = 100
-"""Largest ratio that is shown: a larger one says no more."""
+"""Largest multiple that is shown: a larger one says no more."""
 
 Verdict = Literal["at floor", "near", "off", "no floor"]
 MEANINGS: Mapping[Verdict, str] = {
-    "at floor": f"not more than {SIGMAS:g} standard deviations above the floor, or of differences and ratios on either"
-    " side of it: no difference from a perfect model is seen",
-    "near": f"up to {_NEAR:g} times the floor, or of differences, ratios and AUCs up to {_NEAR * SIGMAS:g} standard"
-    " deviations from it",
+    "at floor": f"up to {SIGMAS:g} σ: no difference from a perfect model is seen",
+    "near": f"up to {_NEAR:g} × floor, or of differences, ratios and AUCs up to {_NEAR * SIGMAS:g} σ",
     "off": "more than that",
     "no floor": "there is no floor to compare with",
 }
+BETTER_SIGMAS = 3.0
+"""Standard deviations by which a metric of one model must be nearer to its floor than another's to count."""
+Fault = tuple[str, str, str]
+"""What a metric is about, in the plural, and what that is if the model's values are too small, and if too large."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,11 @@ class Metric:
     """Standard deviation of ``floor``, which is measured, too; NaN if unknown, 0 if the floor is exact."""
     floor_spread: float = math.nan
     """Standard deviation of the value of one perfect model on these events; NaN if unknown."""
+    shift: float = math.nan
+    """Of a distance of distributions: mean of the model's values minus that of the true ones; NaN if unknown."""
 
     @classmethod
-    def of(cls, definition: Definition, value: float, error: float, floor: Floor) -> Metric:
+    def of(cls, definition: Definition, value: float, error: float, floor: Floor, shift: float = math.nan) -> Metric:
         """Return the metric with this definition."""
         return cls(
             value,
@@ -90,6 +94,7 @@ class Metric:
             definition.meaning,
             floor_error=floor.error,
             floor_spread=floor.spread,
+            shift=shift,
         )
 
 
@@ -100,13 +105,18 @@ def bootstrap_error(values: npt.NDArray[np.float64]) -> float:
 
 
 def ratio(metric: Metric) -> float:
-    """Return the value in units of the floor; of two-sided metrics, its distance from it in standard deviations.
+    """Return the value of a distance in units of its floor; of two-sided metrics see sigmas. NaN without a floor."""
+    if metric.better in TARGETS:
+        return sigmas(metric)
+    return metric.value / metric.floor if metric.floor > 0 else math.nan
 
-    Both are about 1 for a perfect model. NaN without a floor, or a deviation, above 0.
-    """
-    unit = null_deviation(metric) if metric.better in TARGETS else metric.floor
-    length = max(_excess(metric), 0.0) if metric.better in TARGETS else metric.value
-    return length / unit if math.isfinite(unit) and unit > 0 else math.nan
+
+def sigmas(metric: Metric) -> float:
+    """Return the distance of the value from the floor in standard deviations of a perfect model's. NaN without one."""
+    excess, deviation = _excess(metric), null_deviation(metric)
+    if excess <= 0:
+        return 0.0
+    return excess / deviation if deviation > 0 else excess * math.inf
 
 
 def _excess(metric: Metric) -> float:
@@ -135,7 +145,45 @@ def verdict(metric: Metric) -> Verdict:
     return "near" if near else "off"
 
 
-def in_order(metrics: Mapping[str, Metric], headline: Sequence[str]) -> tuple[dict[str, Metric], dict[str, Metric]]:
+def is_nearer(metric: Metric, other: Metric) -> bool:
+    """Return True if the value is nearer to its floor, or to the best value, than another model's, beyond chance."""
+    nearer, farther = (
+        max(_excess(one), 0.0) if math.isfinite(one.floor) else abs(one.value - TARGETS.get(one.better, 0.0))
+        for one in (metric, other)
+    )
+    errors = [one.error for one in (metric, other) if math.isfinite(one.error)]
+    return farther - nearer > BETTER_SIGMAS * math.hypot(*errors)
+
+
+def fault_words(metric: Metric, less: str, more: str) -> str:
+    """Return what is wrong with a metric, in words of physics: "2 % too low". See Fault.
+
+    A distance of distributions is a shift if more than half of it is.
+    """
+    if metric.better == "half":
+        return f"{more} (AUC {metric.value:.2f})"
+    change = metric.value - metric.floor
+    word = less if change < 0 else more
+    if metric.better in ("one", "two"):
+        change /= metric.floor
+    elif abs(metric.shift) > metric.value / 2:
+        change, word = metric.shift, less if metric.shift < 0 else more
+    elif math.isfinite(metric.shift):
+        word = "off in shape"
+    if metric.unit == "dex":
+        change = 10**change - 1
+    if metric.unit in ("", "dex"):
+        size = f"a factor of {_short(1 + change)}" if change >= 1 else f"{_short(100 * abs(change))} %"
+    else:
+        size = f"{_short(abs(change))} {metric.unit}".replace(" °", "°")
+    return f"{size} {word}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def in_order(metrics: Mapping[str, Metric], headline: Iterable[str]) -> tuple[dict[str, Metric], dict[str, Metric]]:
     """Return the headline metrics that exist, in the order of ``headline``, and the others."""
     first = {name: metrics[name] for name in headline if name in metrics}
     return first, {name: metric for name, metric in metrics.items() if name not in first}
@@ -163,15 +211,20 @@ def plain(value: float) -> str:
     return f"{value:#.3g}".rstrip(".") if math.isfinite(value) else NOTHING
 
 
-def ratio_text(metric: Metric) -> str:
-    """Return the ratio as text; none for a floor that is not seen to be above 0: its multiples mean nothing."""
-    deviation = _floor_deviation(metric)
-    if metric.better not in TARGETS and math.isfinite(deviation) and metric.floor <= SIGMAS * deviation:
-        return NOTHING
-    value = ratio(metric)
+def multiples(metric: Metric) -> tuple[str, str]:
+    """Return a distance in floors, and any metric's distance from its floor in standard deviations; see sigmas.
+
+    Empty where there is none, and for a floor that is not seen to be above 0: its multiples mean nothing.
+    """
+    is_unsure = metric.floor <= SIGMAS * _floor_deviation(metric)
+    floors = math.nan if metric.better in TARGETS or is_unsure else ratio(metric)
+    return _multiple(floors), _multiple(sigmas(metric))
+
+
+def _multiple(value: float) -> str:
     if value > _MOST_FLOORS:
         return f"> {_MOST_FLOORS}"
-    return f"{value:.3g}" if abs(value) >= 10 else f"{value:.2f}" if math.isfinite(value) else NOTHING
+    return "" if math.isnan(value) else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
 def verdict_text(metric: Metric) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, Self, get_type_hints
+from typing import Any, Self, get_type_hints
 
 import click
 
@@ -34,12 +34,16 @@ from workloads.base.checkpoint import CHECKPOINT_FOLDER, run_dir_of
 from workloads.base.report.metric import (
     MEANINGS,
     NOTHING,
+    Fault,
     Floor,
     Metric,
+    fault_words,
     floor_with_error,
     in_order,
+    is_nearer,
+    multiples,
     ratio,
-    ratio_text,
+    sigmas,
     verdict,
     verdict_text,
     with_error,
@@ -56,20 +60,16 @@ class ReportWords:
 
     subject: str
     """HTML; holds {checkpoint}, {model} and {step}."""
-    headline: tuple[str, ...]
-    """Names of the metrics that are shown first, in this order."""
-    sizes: Mapping[str, str]
-    """Label on the page of each of MetricReport.sizes."""
+    headline: Mapping[str, Fault]
+    """Metrics that are shown first, in this order, with words for what is wrong with the model."""
     sizes_line: str
-    """The sizes in one line of text; holds each as {name}."""
+    """MetricReport.sizes in one line of text; holds each as {name}."""
     about_numbers: str
     """HTML; holds {floor}."""
     floors: Mapping[str, str]
     """HTML: method of finding the floor, for each floor_kind; may hold sizes as {name}."""
     about_plots: str
-    """HTML; may hold {generated}: the run that is drawn."""
-    which_model: str = ""
-    """Advice on the choice between two models, for a report of two runs."""
+    """HTML."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,14 @@ class Outcome:
     """Reasons not to believe the numbers."""
     beside: Beside | None = None
 
+    @property
+    def runs(self) -> dict[str, Mapping[str, Metric]]:
+        """Metrics of the run, and of the one beside it, by their names; see names."""
+        if self.beside is None:
+            return {str(self.provenance["model"]): self.report.metrics}
+        first, second = names(self.provenance, self.beside)
+        return {first: self.report.metrics, second: self.beside.metrics}
+
     def shown_metrics(self, words: ReportWords) -> tuple[dict[str, Metric], dict[str, Metric]]:
         """Return headline and other metrics; those that only the run beside has are without a value."""
         metrics = dict(self.report.metrics)
@@ -130,19 +138,11 @@ class Outcome:
 
 
 def names(own: Mapping[str, Any], beside: Beside) -> tuple[str, str]:
-    """Return names of the report's ``own`` run and of the one beside: their models, or, if equal, their folders.
-
-    If these are the same as well, names of the checkpoint files, or their paths.
-    """
+    """Return names of two runs: their models, or, if equal, their folders, file names, or paths of checkpoints."""
+    models = (str(own["model"]), str(beside.provenance["model"]))
     first, second = (Path(str(provenance["checkpoint"])) for provenance in (own, beside.provenance))
-    for name, other in (
-        (str(own["model"]), str(beside.provenance["model"])),
-        (_folder(first), _folder(second)),
-        (first.name, second.name),
-    ):
-        if name != other:
-            return name, other
-    return str(first), str(second)
+    candidates = (models, (_folder(first), _folder(second)), (first.name, second.name))
+    return next((pair for pair in candidates if pair[0] != pair[1]), (str(first), str(second)))
 
 
 def _folder(checkpoint: Path) -> str:
@@ -156,55 +156,60 @@ def title(outcome: Outcome) -> str:
     return f"Evaluation: {run}, step {outcome.provenance['step']:,}"
 
 
-class FloorCount(NamedTuple):
-    """The number of metrics at their floor among those that have one."""
-
-    at_floor: int
-    of: int
-
-    @classmethod
-    def among(cls, metrics: Mapping[str, Metric]) -> FloorCount:
-        """Return the count of these metrics."""
-        verdicts = [verdict(metric) for metric in metrics.values()]
-        return cls(verdicts.count("at floor"), len(verdicts) - verdicts.count("no floor"))
-
-    def __str__(self) -> str:
-        return f"{self.at_floor} of {self.of}"
+def count_at_floor(metrics: Mapping[str, Metric]) -> tuple[int, int]:
+    """Return the number of metrics at their floor, and of those that have one."""
+    verdicts = [verdict(metric) for metric in metrics.values()]
+    return verdicts.count("at floor"), len(verdicts) - verdicts.count("no floor")
 
 
-def at_floor(outcome: Outcome, words: ReportWords) -> list[tuple[str, FloorCount, FloorCount]]:
-    """Return name, count of headline metrics, and of all, of each run that has any headline metric with a floor.
+_MOST_FAULTS = 4
+"""Most faults of a model in the first sentence."""
 
-    The name is that in the heads of columns; empty if it is the only run.
+
+def decision(outcome: Outcome, words: ReportWords) -> str:
+    """Return the sentence to read first: which model is better, by how much, and what is off in words of physics.
+
+    Better is the model that is nearer to the truth in more of the headline metrics, see is_nearer. Empty without
+    floors.
     """
-    runs = {"": outcome.report.metrics}
-    if beside := outcome.beside:
-        runs = dict(zip(names(outcome.provenance, beside), (outcome.report.metrics, beside.metrics), strict=True))
-    counts = [
-        (name, FloorCount.among(in_order(metrics, words.headline)[0]), FloorCount.among(metrics))
-        for name, metrics in runs.items()
-    ]
-    return [(name, headline, total) for name, headline, total in counts if headline.of]
+    runs = {name: in_order(metrics, words.headline)[0] for name, metrics in outcome.runs.items()}
+    if not any(count_at_floor(metrics)[1] for metrics in runs.values()):
+        return ""
+    order, parts = list(runs), []
+    if outcome.beside:
+        both = [
+            (runs[order[0]][key], runs[order[1]][key])
+            for key in words.headline
+            if all(key in run for run in runs.values())
+        ]
+        wins = [sum(is_nearer(*pair) for pair in both), sum(is_nearer(*pair[::-1]) for pair in both)]
+        if wins[1] > wins[0]:
+            order, wins = order[::-1], wins[::-1]
+        better = f"{order[0]} is better" if wins[0] > wins[1] else f"neither of {' and '.join(order)} is better"
+        parts = [
+            f"{better}, nearer to the truth in {wins[0]} of {len(both)} headline metrics ({order[1]} in {wins[1]})"
+        ]
+    counts = []
+    for name in order:
+        (at_floor, of), (all_at_floor, of_all) = count_at_floor(runs[name]), count_at_floor(outcome.runs[name])
+        counts.append(f"{name} {at_floor} of {of} (all: {all_at_floor} of {of_all})")
+    parts.append(f"headline metrics at the floor: {', '.join(counts)}")
+    faults = [f"{name}'s {text}" for name in reversed(order) if (text := _faults(runs[name], words))]
+    sentence = "; ".join([*parts, *(faults or ["nothing is seen to be off"])])
+    return sentence if outcome.beside else sentence[:1].upper() + sentence[1:]  # else a run's name is first
 
 
-def conclusion(outcome: Outcome, words: ReportWords) -> list[str]:
-    """Return the last lines of a report in plain text."""
-    runs = at_floor(outcome, words)
-    if not runs:
-        return []
-    headline = ", ".join(f"{name} {count}".lstrip() for name, count, _ in runs)
-    totals = " and ".join(str(total) for _, _, total in runs)
-    line = f"headline metrics at floor: {headline} (all: {totals})"
-    return [line, *([words.which_model] if outcome.beside and words.which_model else [])]
-
-
-def not_at_floor(outcome: Outcome, words: ReportWords) -> str:
-    """Return headline metrics off or near their floor in one line: the first thing to read. Empty without floors."""
-    headline, _ = in_order(outcome.report.metrics, words.headline)
-    failed = {word: [name for name in headline if verdict(headline[name]) == word] for word in ("off", "near")}
-    if any(failed.values()):
-        return "; ".join(f"{word}: {', '.join(metrics)}" for word, metrics in failed.items() if metrics)
-    return "all headline metrics are at their floor" if FloorCount.among(headline).of else ""
+def _faults(headline: Mapping[str, Metric], words: ReportWords) -> str:
+    """Return what is off, then what is near its floor: "energies are 2 % too low, bundles 5 % too wide"."""
+    found: dict[str, str] = {}
+    for grade in ("off", "near"):
+        for name, metric in headline.items():
+            if verdict(metric) == grade:
+                subject, less, more = words.headline[name]
+                found.setdefault(subject, fault_words(metric, less, more))
+    texts = [f"{subject} {'' if index else 'are '}{what}" for index, (subject, what) in enumerate(found.items())]
+    others = [f"and {len(texts) - _MOST_FAULTS} more"] if len(texts) > _MOST_FAULTS else []
+    return ", ".join(texts[:_MOST_FAULTS] + others)
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -232,6 +237,8 @@ def _metrics(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
         name: {
             **{key: _finite(getattr(metric, key)) for key in _NUMBERS_OF_A_METRIC},
             "ratio": _finite(ratio(metric)),
+            "sigmas": _finite(sigmas(metric)),
+            "shift": _finite(metric.shift),
             "unit": metric.unit,
             "better": metric.better,
             "verdict": verdict(metric),
@@ -264,9 +271,12 @@ def store(folder: Path, outcome: Outcome, html: str) -> None:
 
 # ---- Table and page.
 
-_NUMBERS = (1, 2, 3, 6)
-"""Columns of numbers, which are aligned on the right."""
-_VERDICTS = (5, 7)
+_TEXTS = ("metric", "verdict")
+"""Heads of the columns that hold no numbers and are aligned on the left."""
+_HINTS = {
+    "× floor": "the value of a distance in floors, 1 for a perfect model",
+    "σ": "distance from the floor in standard deviations of a perfect model's value",
+}
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c2126; --dim: #5a646e; --page: #ffffff; --card: #f4f6f8; --line: #d5dbe1;
@@ -280,70 +290,72 @@ h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 2.
 h3 { font-size: 1.05rem; margin: 0 0 .2rem; }
 p { margin: .4rem 0; } .dim { color: var(--dim); } a { color: var(--link); }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .7rem; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; white-space: nowrap; } td.number, th.number { text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: .92em; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .45rem; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; white-space: nowrap; } td.number, th.number { text-align: right; white-space: pre; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: .92em; }
 .verdict { font-weight: 600; white-space: nowrap; }
 .at-floor { color: var(--good); } .near { color: var(--near); } .off { color: var(--bad); }
 .warning, .missed { border-left: .3rem solid var(--bad); background: var(--card); padding: .7rem 1rem; margin: 1rem 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
-.card { background: var(--card); border-radius: .5rem; padding: .7rem 1rem; }
-.card b { display: block; font-size: 1.2rem; }
 figure { margin: 1.6rem 0 2.2rem; } figure img { display: block; max-width: 100%; height: auto; background: #ffffff;
   border: 1px solid var(--line); border-radius: .4rem; margin-top: .5rem; }
+.decision { font-size: 1.15rem; font-weight: 600; } nav { font-size: .9em; margin-top: 1.2rem; }
 nav a { margin-right: .9rem; white-space: nowrap; }
+@media (prefers-color-scheme: dark) { figure img { filter: invert(.9) hue-rotate(180deg); } }
 summary { cursor: pointer; }
 @media print { body { max-width: none; } figure { break-inside: avoid; } }
 """
 
 
 def _heads(outcome: Outcome) -> list[str]:
-    """Return the heads of the table; of two runs, values stand below the names of their runs."""
-    value, others = "value ± error", []
-    if outcome.beside:
-        value, other = (f"{name} ± error" for name in names(outcome.provenance, outcome.beside))
-        others = [other, "verdict"]
-    return ["metric", value, "floor ± error", "ratio", "unit", "verdict", *others]
+    """Return the heads of the table: values of two runs stand below their names."""
+    values = [f"{name} ± error" for name in outcome.runs] if outcome.beside else ["value ± error"]
+    return ["metric", "floor ± error", *(head for value in values for head in (value, *_HINTS, "verdict"))]
 
 
 def _rows(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[list[str]]:
     """Yield the cells of each metric, as texts, below the heads."""
-    for name, metric in metrics.items():
-        cells = [name, with_error(metric.value, metric.error), floor_with_error(metric), ratio_text(metric)]
-        cells += [metric.unit, verdict_text(metric)]
-        if outcome.beside:
-            other = outcome.beside.metrics.get(name)
-            cells += [with_error(other.value, other.error), verdict_text(other)] if other else [NOTHING, NOTHING]
+    widest = max(len(metric.unit) for metric in metrics.values())
+    for name, known in metrics.items():
+        cells = [name, _with_unit(floor_with_error(known), known, widest)]
+        for run in outcome.runs.values():
+            metric = run.get(name) or replace(known, value=math.nan, error=math.nan)
+            value = _with_unit(with_error(metric.value, metric.error), metric, widest)
+            cells += [value, *multiples(metric), verdict_text(metric)]
         yield cells
 
 
+def _with_unit(text: str, metric: Metric, width: int) -> str:
+    return f"{text} {metric.unit:<{width}}" if width else text
+
+
 def lines(outcome: Outcome, words: ReportWords) -> Iterator[str]:
-    """Yield title and what is off its floor, then the table: headline metrics, the others, and notes."""
+    """Yield title and first sentence, then the table: headline metrics, the others, and notes."""
     report = outcome.report
     headline, others = outcome.shown_metrics(words)
     heads, rows = _heads(outcome), list(_rows(headline | others, outcome))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     yield title(outcome)
-    if failed := not_at_floor(outcome, words):
-        yield failed
+    if sentence := decision(outcome, words):
+        yield sentence
     yield ""
-    yield _line(heads, widths)
+    yield _line(heads, heads, widths)
     for index, row in enumerate(rows):
         if index in (0, len(headline)):
             yield "─" * (sum(widths) + 2 * (len(widths) - 1))
-        yield _line(row, widths)
+        yield _line(row, heads, widths)
     yield ""
     yield f"{words.sizes_line.format_map(report.sizes)}; floor: {report.floor_kind}"
+    yield "; ".join(f"{head}: {hint}" for head, hint in _HINTS.items())
     if outcome.beside:
         yield "beside: {checkpoint} ({model}, step {step:,})".format_map(outcome.beside.provenance)
     yield from (f"note: {note}" for note in report.notes)
 
 
-def _line(cells: list[str], widths: list[int]) -> str:
+def _line(cells: list[str], heads: list[str], widths: list[int]) -> str:
     texts = [
-        cell.rjust(width) if index in _NUMBERS else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        cell.ljust(width) if head in _TEXTS else cell.rjust(width)
+        for cell, head, width in zip(cells, heads, widths, strict=True)
     ]
     return "  ".join(texts).rstrip()
 
@@ -363,42 +375,41 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     report, about, beside = outcome.report, outcome.provenance, outcome.beside
     headline, others = outcome.shown_metrics(words)
     yield f"<h1>{escape(title(outcome))}</h1>"
+    if sentence := decision(outcome, words):
+        yield f'<p class="decision">{escape(sentence)}.</p>'
     subject = words.subject.format(
         checkpoint=f"<code>{escape(str(about['checkpoint']))}</code>",
         model=escape(str(about["model"])),
         step=f"{about['step']:,}",
     )
-    yield f'<p class="dim">{subject} · {escape(str(about["date"]))}</p>'
+    sizes = words.sizes_line.format_map(report.sizes)
+    yield f'<p class="dim">{subject}: {sizes} · {escape(str(about["date"]))}</p>'
     if beside:
         escaped = {key: escape(value) if isinstance(value, str) else value for key, value in beside.provenance.items()}
         text = "Beside it, on the same real events: <code>{checkpoint}</code> ({model}, step {step:,})"
         yield f'<p class="dim">{text.format_map(escaped)}</p>'
     for name, why in outcome.missed.items():
         yield f'<p class="missed"><strong>Threshold missed:</strong> <code>{escape(name)}</code>: {escape(why)}</p>'
-    if failed := not_at_floor(outcome, words):
-        yield f"<p><strong>{escape(failed[:1].upper() + failed[1:])}</strong></p>"
     for warning in outcome.warnings:
         yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
-    yield from _cards(outcome, words)
-    if beside and words.which_model:
-        yield f'<p class="dim">{escape(words.which_model)}</p>'
-    yield "<h2>Numbers</h2>"
+    links = {"numbers": "Numbers", "plots": "Plots", "about": "What was evaluated"}
+    links |= {picture.name: picture.title for picture in outcome.pictures}
+    yield "<nav>" + " ".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in links.items()) + "</nav>"
+    yield '<h2 id="numbers">Numbers</h2>'
     yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind].format_map(report.sizes))}</p>"
+    told = (f"<em>{name}</em>: {text}" for name, text in (*_HINTS.items(), *MEANINGS.items()))
+    yield f'<p class="dim">{"; ".join(told)}.</p>'
     yield from _table(headline, outcome)
     if others:
         yield f"<details><summary>{len(others)} more</summary>"
         yield from _table(others, outcome)
         yield "</details>"
-    yield '<p class="dim">' + "; ".join(f"<em>{name}</em>: {text}" for name, text in MEANINGS.items()) + ".</p>"
     if report.notes:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>"
-    yield "<h2>Plots</h2>"
-    drawn = f"{names(about, beside)[0]} (the run beside is not drawn)" if beside else "generated"
-    yield f'<p class="dim">{words.about_plots.format(generated=escape(drawn))}</p>'
-    links = (f'<a href="#{escape(picture.name)}">{escape(picture.title)}</a>' for picture in outcome.pictures)
-    yield "<nav>" + " ".join(links) + "</nav>"
+    yield '<h2 id="plots">Plots</h2>'
+    yield f'<p class="dim">{words.about_plots}</p>'
     yield from map(_figure, outcome.pictures)
-    yield "<h2>What was evaluated</h2>"
+    yield '<h2 id="about">What was evaluated</h2>'
     yield '<div class="wide"><table>'
     for key, value in about.items():
         yield f"<tr><th>{escape(key.replace('_', ' '))}</th><td>{_value(value)}</td></tr>"
@@ -406,29 +417,18 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     yield '<p class="dim">The same numbers for programs: <code>report.json</code> beside this file.</p>'
 
 
-def _cards(outcome: Outcome, words: ReportWords) -> Iterator[str]:
-    """Yield cards with the number of headline metrics at their floor, of each run, and the sizes of the sample."""
-    sizes = outcome.report.sizes
-    text = f"headline metrics at the floor of {sizes['events']:,} events; smaller differences are not seen"
-    cards = [(str(count), f"{name}: {text}" if name else text) for name, count, _ in at_floor(outcome, words)]
-    cards += [(f"{sizes[name]:,}", label) for name, label in words.sizes.items()]
-    yield '<div class="cards">'
-    for number, label in cards:
-        yield f'<div class="card"><b>{escape(number)}</b><span class="dim">{escape(label)}</span></div>'
-    yield "</div>"
-
-
 def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
-    heads = "".join(
-        f'<th class="number">{escape(head)}</th>' if index in _NUMBERS else f"<th>{head}</th>"
-        for index, head in enumerate(_heads(outcome))
+    heads = _heads(outcome)
+    kinds = ["" if head in _TEXTS else ' class="number"' for head in heads]
+    cells = (
+        f'<th{kind} title="{_HINTS.get(head, "")}">{escape(head)}</th>' for head, kind in zip(heads, kinds, strict=True)
     )
-    yield f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>'
-    for (name, *cells), metric in zip(_rows(metrics, outcome), metrics.values(), strict=True):
+    yield f'<div class="wide"><table><thead><tr>{"".join(cells)}</tr></thead><tbody>'
+    for (name, *texts), metric in zip(_rows(metrics, outcome), metrics.values(), strict=True):
         row = f'<td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>'
-        for index, cell in enumerate(cells, 1):
-            kind = "number" if index in _NUMBERS else f"verdict {cell.replace(' ', '-')}" if index in _VERDICTS else ""
-            row += f'<td class="{kind}">{escape(cell)}</td>' if kind else f"<td>{escape(cell)}</td>"
+        for head, kind, text in zip(heads[1:], kinds[1:], texts, strict=True):
+            of_cell = f' class="verdict {text.replace(" ", "-")}"' if head == "verdict" else kind
+            row += f"<td{of_cell}>{escape(text)}</td>"
         yield f"<tr>{row}</tr>"
     yield "</tbody></table></div>"
 
@@ -598,8 +598,8 @@ def tell(outcome: Outcome, folder: Path, words: ReportWords) -> None:
     click.echo("\n".join(lines(outcome, words)))
     for warning in outcome.warnings:
         click.echo(f"WARNING: {warning}")
-    for line in conclusion(outcome, words):
-        click.echo(line)
+    if sentence := decision(outcome, words):
+        click.echo(sentence)
     click.echo(f"report: {folder / REPORT_HTML}")
     if outcome.missed:
         raise SystemExit(MISSED_EXIT_CODE)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from common.config import ConfigBranch
 from workloads.base.training import StepSettings
 
 
@@ -36,45 +35,16 @@ class SetsConfig(DirectionConfig):
     """Training of the model of sets, whose sizes are constants of its module."""
 
 
-class TransformerNetworkConfig(ConfigBranch):
-    """Sizes of the transformer: a checkpoint fits only the network it was written with.
-
-    Parameters, the other settings at their defaults:
-
-    - 180,000: the defaults.
-    - 1.6 million: hidden = 128, heads = 8, layers = 3, refining_layers = 3.
-    - 5 million: hidden = 192, heads = 12, layers = 6, refining_layers = 3.
-    """
-
-    hidden: int = Field(48, ge=4)
-    """Width of the tokens, one for each sensor. A multiple of ``heads``."""
-
-    heads: int = Field(4, ge=1)
-    """Attention heads of a layer."""
-
-    layers: int = Field(2, ge=1)
-    """Layers before the first prediction."""
-
-    refining_layers: int = Field(2, ge=1)
-    """Layers behind it, which see how light and times of the sensors differ from the first prediction."""
-
-    @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> TransformerNetworkConfig:
-        """Raise ValueError, with both fields, both values and the fix, for sizes that don't fit."""
-        if self.hidden % self.heads:
-            raise ValueError(
-                f"hidden = {self.hidden} is no multiple of heads = {self.heads}:"
-                f" set hidden = {self.heads * -(-self.hidden // self.heads)}, or other heads"
-            )
-        return self
-
-
 class TransformerConfig(DirectionConfig):
-    """Training of the model `transformer`."""
+    """Training of the models `transformer` and `flat`: `--model` alone tells which."""
 
-    network: TransformerNetworkConfig = TransformerNetworkConfig()
-    """Sizes."""
+    size: Literal["0.18m", "0.5m", "1.6m", "5m", "10m"] = "0.18m"
+    """Parameters of the network, in millions. A checkpoint fits only the size that it was written with."""
 
 
-CONFIGS: dict[str, type[DirectionConfig]] = {"sets": SetsConfig, "transformer": TransformerConfig}
+CONFIGS: dict[str, type[DirectionConfig]] = {
+    "sets": SetsConfig,
+    "transformer": TransformerConfig,
+    "flat": TransformerConfig,
+}
 """Settings of each model, by its name."""

@@ -28,6 +28,7 @@ from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
 from workloads.base.step import BaseTask
 from workloads.base.training import Evaluation, Histogram, ModelTraining
 from workloads.direction.columns import CASCADE, DIRECTION, TRACK
+from workloads.direction.models import flat, transformer
 from workloads.direction.models.config import CONFIGS, DirectionConfig
 from workloads.direction.models.network import (
     CPU_CHUNK_PULSES,
@@ -40,11 +41,12 @@ from workloads.direction.models.network import (
     vmf_loss,
 )
 from workloads.direction.models.sets import SetsNetwork
-from workloads.direction.models.transformer import TransformerNetwork
+from workloads.registry import section_name
 
 NETWORKS: dict[str, Callable[[Any], DirectionNetwork]] = {
     "sets": lambda config: SetsNetwork(),
-    "transformer": TransformerNetwork,
+    "transformer": lambda config: transformer.TransformerNetwork(*transformer.SIZES[config.size]),
+    "flat": lambda config: flat.FlatNetwork(*flat.SIZES[config.size]),
 }
 """Model -> network of its section of the configuration."""
 
@@ -114,7 +116,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def __init__(self, model: str, config: DirectionConfig, context: StepContext) -> None:
         """``model``: its name. Raises BadInputError if there are no positions of the sensors."""
-        self.SECTION = f"trainer.{model}"
+        self.model, self.SECTION = model, f"trainer.{section_name(model)}"
         self.detector = Detector.found(config.geometry, context.inputs, self.SECTION).to(context.device)
         with context.initial_weights():
             network = NETWORKS[model](config).to(context.device)
@@ -191,7 +193,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
         if self.averaged.latest.needs_fits and events.num_without_fits:
             raise BadInputError(
                 f"{events.num_without_fits} of {events.num_events} events have no classical fits, which the model"
-                f" {self.SECTION.removeprefix('trainer.')} learns from: add them to the files with `icestream seeds`"
+                f" {self.model} learns from: add them to the files with `icestream seeds`"
             )
         return events.turned(part.event_columns[_TURN]) if _TURN in part.event_columns else events
 
@@ -284,16 +286,16 @@ def _histogram(values_E: Float64, edges: Float64) -> Histogram:
     return Histogram(edges, np.histogram(inside_E, edges)[0].astype(np.int64))
 
 
-def _training(model: str, meaning_of_weights: tuple[str, ...] = ()) -> ModelTraining:
+def _training(model: str) -> ModelTraining:
     return ModelTraining(
         "angle_deg",
         ("angle_deg", "vmf_loss", "auxiliary_loss", "mean_direction"),
         MappingProxyType({"mean_direction": 0.3}),  # by then most events have one direction
         partial(DirectionTask, model),
         lambda task, seed: DirectionPanel(task),  # it draws no random numbers
-        meaning_of_weights,
     )
 
 
 SETS = _training("sets")
-TRANSFORMER = _training("transformer", meaning_of_weights=("network.heads",))
+TRANSFORMER = _training("transformer")
+FLAT = _training("flat")

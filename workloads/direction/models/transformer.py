@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_sum, spread
 from workloads.direction.geometry import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
-from workloads.direction.models.config import TransformerConfig
 from workloads.direction.models.network import (
     LN_KAPPA,
     NUM_OF_WAVES,
@@ -62,25 +61,34 @@ _PAIRS_OF_ONE_GROUP = 1 << 24
 """Most padded pairs of sensors for which a GPU has all events in one group: 0.5 GB of the bias's terms."""
 
 
+SIZES = {
+    "0.18m": (48, 4, 2, 2),
+    "0.5m": (64, 4, 5, 3),
+    "1.6m": (128, 8, 3, 3),
+    "5m": (192, 12, 6, 3),
+    "10m": (288, 18, 5, 3),
+}
+"""Width of the tokens, heads (which divide it), and layers before and behind the first prediction, by the number of
+parameters. Those behind it see how light and times of the sensors differ from the prediction."""
+
+
 class TransformerNetwork(DirectionNetwork):
     """Transformer with one refinement of its prediction."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, width: int, heads: int, layers: int, refining_layers: int) -> None:
         super().__init__()
-        sizes = config.network
-        width, heads = sizes.hidden, sizes.heads
         self.pulse_input = nn.Sequential(
             nn.Linear(_NUM_OF_PULSE, _PULSE_HIDDEN), nn.GELU(), nn.Linear(_PULSE_HIDDEN, _PULSE_HIDDEN), nn.GELU()
         )
         self.sensor_input = two_layers(_NUM_OF_SENSOR + 2 * _PULSE_HIDDEN, width)
         self.event_input = two_layers(_NUM_OF_EVENT, width)
         self.layers = nn.ModuleList(
-            TransformerLayer(width, heads, biased=number < _BIASED_LAYERS) for number in range(sizes.layers)
+            TransformerLayer(width, heads, biased=number < _BIASED_LAYERS) for number in range(layers)
         )
         self.first_head = head(3 * width, width, 4)
         self.refinement = _Refinement(width)
         self.refining_layers = nn.ModuleList(
-            TransformerLayer(width, heads, biased=False) for _ in range(sizes.refining_layers)
+            TransformerLayer(width, heads, biased=False) for _ in range(refining_layers)
         )
         self.head = head(3 * width, width, 5)
 

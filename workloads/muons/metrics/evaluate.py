@@ -223,11 +223,18 @@ def evaluate(
     progress(1.0)
     wanted = [name for name in DEFINITIONS if settings.c2st_epochs or not name.startswith("c2st")]
     known = {name: values[name] for name in wanted if name in values and np.isfinite(values[name][0])}
+    shifts = _shifts(real, of_model)
     if missing := ", ".join(name for name in wanted if name not in known):
         notes.append(f"too few events, muons or depths for {missing}")
     return MetricReport(
         metrics={
-            name: Metric.of(DEFINITIONS[name], float(of[0]), bootstrap_error(of[1:]), floors.get(name, Floor()))
+            name: Metric.of(
+                DEFINITIONS[name],
+                float(of[0]),
+                bootstrap_error(of[1:]),
+                floors.get(name, Floor()),
+                shifts.get(name, math.nan),
+            )
             for name, of in known.items()
         },
         sizes={
@@ -240,6 +247,17 @@ def evaluate(
         notes=tuple(notes),
         floors=of_real_events,
     )
+
+
+def _shifts(real: Sample, generated: Sample) -> dict[str, float]:
+    """Return the mean of each feature of generated events minus that of real ones, by the name of its distance."""
+    shifts = {}
+    for name in (*MUON_FEATURES, *BUNDLE_FEATURES):
+        sides = [(of.weights_E, of.bundles.features[name]) for of in (real, generated)]
+        if all(len(feature.values) for _, feature in sides):
+            means = [np.average(feature.values, weights=weight_E[feature.events]) for weight_E, feature in sides]
+            shifts[f"{name}_w1"] = float(means[1] - means[0])
+    return shifts
 
 
 def _selected(

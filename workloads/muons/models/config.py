@@ -42,7 +42,7 @@ class MuonNetworkConfig(ConfigBranch):
 
 class LikelihoodConfig(StepSettings):
     """Training of the likelihood model. Both learning rates follow one cycle of ``schedule_steps``: they rise over its
-    first twentieth, and fall to 0.1 % along a cosine."""
+    first twentieth, and fall to 0.1 % along a cosine. Without a cycle they stay at a quarter."""
 
     schedule: ClassVar[str] = "one_cycle"
     warmup_steps: ClassVar[int] = 0
@@ -59,15 +59,6 @@ class LikelihoodConfig(StepSettings):
     max_muons: int = Field(2000, ge=0)
     """Most muons of an event in training: a random subset of larger events in each step, which has a likelihood of its
     own. The count head, the input N and the event's weight keep the whole number. 0: all."""
-
-    def warnings(self) -> list[str]:
-        """See StepSettings."""
-        if self.schedule_steps == 0 and self.likelihood_lr > 2e-3:
-            return [
-                f"schedule_steps = 0 keeps likelihood_lr = {self.likelihood_lr:g} to the end, which is far too fast"
-                " there: set schedule_steps to the steps of the run"
-            ]
-        return []
 
 
 class WganConfig(StepSettings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,19 @@ from common.errors import BadInputError
 from workloads.base.report.metric import (
     Metric,
     Threshold,
+    fault_words,
     floor_with_error,
+    is_nearer,
     missed,
+    multiples,
     plain,
     ratio,
-    ratio_text,
     read_thresholds,
     verdict,
     verdict_text,
     with_error,
 )
-from workloads.base.report.page import Beside, MetricReport, Outcome, conclusion, lines, names, not_at_floor, page
+from workloads.base.report.page import Beside, MetricReport, Outcome, decision, lines, names, page
 from workloads.muons.evaluation import WORDS
 from workloads.muons.metrics.evaluate import DEFINITIONS
 
@@ -117,7 +120,7 @@ def test_ratios_and_verdicts_of_two_sided_metrics_count_standard_deviations_from
     assert ratio(METRICS["count_mean_ratio"]) == pytest.approx(6), "its own error, for no spread is known"
     none = Metric(0.0, 0.0, 1.0, better="one")
     assert verdict(none) == "off", "a tail without muons, and without an error"
-    assert math.isnan(ratio(none))
+    assert (ratio(none), multiples(none)) == (math.inf, ("", "> 100"))
 
 
 def test_an_auc_below_one_half_is_chance() -> None:
@@ -162,12 +165,15 @@ def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() ->
     about = {"model": "wgan", "checkpoint": "runs/demo/checkpoints/best.pt", "step": 1560}
     told = list(lines(Outcome(report, [], about, {}, []), WORDS))
     assert told[0] == "Evaluation: runs/demo, step 1,560"
-    assert told[1].startswith("off: ")
+    assert told[1].startswith(
+        "headline metrics at the floor: wgan 1 of 3 (all: 1 of 4); wgan's numbers of muons are 2 % off"
+    )
     told = told[2:]
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
     assert names == ["count_tv", "count_mean_ratio", "c2st_auc", "count_empty_difference", "decoherence_m_w1"]
     assert told[-1] == "note: something to know"
     assert "1,000 events, 5,000 real and 4,900 generated muons; floor: same primaries" in told
+    assert told[-2].startswith("× floor: the value of a distance in floors, 1 for a perfect model; σ: distance from")
     columns = {line.index("±") for line in told if "±" in line}
     assert len(columns) <= 3, "aligned to the right, errors of like widths below each other"
     assert set(WORDS.headline) <= set(DEFINITIONS)
@@ -184,13 +190,12 @@ def test_what_only_the_run_beside_has_is_shown_behind_the_metrics_of_the_first()
     told = [line.split() for line in lines(outcome, WORDS)]
     rows = [row for row in told if row and row[0] in DEFINITIONS]
     assert [row[0] for row in rows] == ["count_tv", "log10_energy_w1", "count_empty_difference"]
-    row = "log10_energy_w1 – 0.0120 ± 0.0010 – dex – 0.0200 ± 0.0010 near"
+    row = "log10_energy_w1 0.0120 ± 0.0010 dex – dex – 0.0200 ± 0.0010 dex 1.67 8.00 near"
     assert " ".join(rows[1]) == row
     text = page(outcome, WORDS)
     assert "found here with 4 further draws for the same primaries" in text
     assert all(f"<code>{name}</code>" in text for name in (*first, *also))
-    assert "0 of 1</b>" in text, "headline metrics of the first; its missing one counts for nothing"
-    assert "0 of 2</b>" in text
+    assert "wgan 0 of 1 (all: 0 of 2), likelihood 0 of 2 (all: 0 of 2)" in text, "a missing one counts for nothing"
 
 
 def test_a_difference_that_is_0_as_its_floor_is_keeps_every_limit(tmp_path: Path) -> None:
@@ -207,24 +212,48 @@ ALL_OFF = {"count_tv": OFF, "c2st_auc": OFF, "x_m_w1": AT_FLOOR}
 NONE_OFF = {"count_tv": AT_FLOOR, "c2st_auc": AT_FLOOR, "x_m_w1": AT_FLOOR}
 
 
+HALF = Metric(0.48, 0.01, 1.0, better="one")
+
+
+def shifted(shift: float) -> Metric:
+    """A distance that is all shift."""
+    return Metric(abs(shift), 0.0001, 0.001, "dex", floor_spread=0.0001, shift=shift)
+
+
 def outcome_of(metrics: Mapping[str, Metric], beside: Beside | None = None) -> Outcome:
     sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 4900, "redraws": 8}
     return Outcome(MetricReport(metrics, sizes, "same primaries"), [], OWN, {}, [], beside)
 
 
-def test_one_run_ends_with_its_own_numbers() -> None:
-    assert conclusion(outcome_of(ALL_OFF | {"decoherence_m_w1": NO_FLOOR}), WORDS) == [
-        "headline metrics at floor: 0 of 2 (all: 1 of 3)"
-    ]
-    assert conclusion(outcome_of({"count_tv": NO_FLOOR}), WORDS) == []
+def test_the_first_sentence_says_what_is_off_in_words_of_physics() -> None:
+    off = {"log10_energy_w1": shifted(-0.02), "radius_m_w1": replace(shifted(0.02), unit="m"), "count_mean_ratio": HALF}
+    told = "headline metrics at the floor: wgan 0 of 3 (all: 1 of 4)"
+    assert decision(outcome_of(off | {"x_m_w1": AT_FLOOR, "decoherence_m_w1": NO_FLOOR}), WORDS) == (
+        f"{told}; wgan's muons are 52 % too few, energies 4.5 % too low, bundles 0.02 m too wide"
+    )
+    assert decision(outcome_of(NONE_OFF), WORDS).endswith("wgan 2 of 2 (all: 3 of 3); nothing is seen to be off")
+    assert decision(outcome_of({"count_tv": NO_FLOOR}), WORDS) == ""
+    assert fault_words(shifted(0.5), "too low", "too high") == "a factor of 3.2 too high"
+    assert fault_words(replace(shifted(0.02), shift=0.001), "too low", "too high") == "4.5 % off in shape"
+    assert fault_words(Metric(121.3, 0.1, 1.0, "°"), "", "above the best") == "120° above the best"
 
 
-def test_two_models_end_with_the_numbers_of_both_and_a_hint() -> None:
-    told = conclusion(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), WORDS)
-    assert told == [
-        "headline metrics at floor: wgan 0 of 2, likelihood 2 of 2 (all: 1 of 3 and 3 of 3)",
-        "which model for what: docs/explanation/models.md",
-    ]
+def test_of_two_models_the_sentence_names_the_better_one_first_and_by_how_much() -> None:
+    told = decision(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), WORDS)
+    assert told == (
+        "likelihood is better, nearer to the truth in 2 of 2 headline metrics (wgan in 0); headline metrics at the"
+        " floor: likelihood 2 of 2 (all: 3 of 3), wgan 0 of 2 (all: 1 of 3);"
+        " wgan's numbers of muons are 80 % off, events 80 % told from real ones by a classifier"
+    )
+    equal = decision(outcome_of(ALL_OFF, Beside(OTHER, ALL_OFF)), WORDS)
+    assert equal.startswith("neither of wgan and likelihood is better, nearer to the truth in 0 of 2")
+
+
+def test_a_model_is_nearer_beyond_chance_alone_and_without_a_floor_by_its_value() -> None:
+    for value, told in ((0.14, False), (0.15, True)):
+        assert is_nearer(Metric(0.1, 0.01, 0.1), Metric(value, 0.01, 0.1)) is told
+    assert not is_nearer(Metric(0.05, 0.0, 0.1), Metric(0.1, 0.0, 0.1)), "below the floor is no better than at it"
+    assert is_nearer(replace(NO_FLOOR, better="one", value=0.9), replace(NO_FLOOR, better="one", value=1.2))
 
 
 @pytest.mark.parametrize(
@@ -246,29 +275,23 @@ def test_two_runs_of_one_model_are_named_by_their_folders(first: str, second: st
     assert names(OWN, replace(beside, provenance=OTHER)) == ("wgan", "likelihood")
 
 
-def test_the_page_says_of_how_many_events_and_which_run_is_drawn() -> None:
-    alone = page(outcome_of(ALL_OFF), WORDS)
-    assert "headline metrics at the floor of 1,000 events; smaller differences are not seen" in alone
-    assert "orange: generated, for the same primaries" in alone
-    assert "docs/explanation/models.md" not in alone
-    both = page(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), WORDS)
-    assert "orange: wgan (the run beside is not drawn), for the same primaries" in both
-    assert "docs/explanation/models.md" in both
+def test_the_page_begins_with_the_decision_and_has_both_models_in_its_table_and_a_table_of_contents() -> None:
+    html = page(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), WORDS)
+    assert re.search(r"<h1>.*</h1>\n<p class=\"decision\">likelihood is better, nearer .*</p>", html)
+    heads = "|".join(re.findall(r"<th[^>]*>([^<]*)</th>", html.partition("</thead>")[0]))
+    assert heads == "metric|floor ± error|wgan ± error|× floor|σ|verdict|likelihood ± error|× floor|σ|verdict"
+    assert '<nav><a href="#numbers">Numbers</a>' in html
+    assert ".md" not in html, "a page of the documentation that the report can't link to"
 
 
 def test_a_ratio_to_a_floor_that_may_be_zero_is_not_told_and_contradicts_no_verdict() -> None:
     unsure = Metric(0.0048, 0.001, 0.001, floor_spread=0.002)
-    assert (ratio_text(unsure), verdict_text(unsure)) == ("–", "at floor")
+    assert (*multiples(unsure), verdict_text(unsure)) == ("", "1.90", "at floor")
     sure = Metric(0.0048, 0.001, 0.001, floor_spread=0.0001)
-    assert (ratio_text(sure), verdict_text(sure)) == ("4.80", "off")
+    assert (*multiples(sure), verdict_text(sure)) == ("4.80", "38", "off")
 
 
-def test_the_report_says_first_what_failed() -> None:
-    assert not_at_floor(outcome_of(ALL_OFF), WORDS) == "off: count_tv, c2st_auc"
-    assert not_at_floor(outcome_of(NONE_OFF), WORDS) == "all headline metrics are at their floor"
-    assert not_at_floor(outcome_of({"count_tv": NO_FLOOR}), WORDS) == ""
-    missed = replace(outcome_of(ALL_OFF), missed={"count_tv": "0.3 > 0.1"}, warnings=["a warning"])
-    html = page(missed, WORDS)
-    places = [html.index(text) for text in ("<h1>Evaluation: runs/a, step 7</h1>", "Threshold missed", "Off: count_tv")]
+def test_the_page_says_what_failed_before_the_numbers() -> None:
+    html = page(replace(outcome_of(ALL_OFF), missed={"count_tv": "0.3 > 0.1"}, warnings=["a warning"]), WORDS)
+    places = [html.index(text) for text in ("<h1>", "are 80 % off", "Threshold missed", "a warning", "<h2")]
     assert places == sorted(places)
-    assert places[-1] < html.index("a warning") < html.index("<h2>Numbers</h2>")

@@ -215,19 +215,18 @@ def test_collapse_to_one_direction_shows_and_small_batches_do_not_look_like_it(m
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "settings"),
-    [
-        ("sets", {"learning_rate": 1e-2}),
-        ("transformer", {"learning_rate": 3e-3, "network": {"hidden": 16, "heads": 2}}),
-    ],
+    ("model", "num_events", "learning_rate"), [("sets", 16, 1e-2), ("transformer", 16, 3e-3), ("flat", 64, 3e-3)]
 )
-def test_a_few_events_are_learned_by_heart(tmp_path: Path, model: str, settings: dict[str, Any]) -> None:
+def test_a_few_events_are_learned_by_heart(tmp_path: Path, model: str, num_events: int, learning_rate: float) -> None:
     """The sets without the track fit, which is left at random directions."""
     write_geometry(tmp_path / GEOMETRY_FILE, GEOMETRY)
-    common = {"geometry": str(tmp_path / GEOMETRY_FILE), "symmetry": "none", "warmup_steps": 5}
-    task = DirectionTask(model, CONFIGS[model].model_validate(common | settings), StepContext(CPU, seed=1))
-    microbatch = direction_microbatch(16, 3)
-    random = torch.nn.functional.normalize(torch.randn(16, 3, generator=torch.Generator().manual_seed(1)), dim=1)
+    settings = {"geometry": str(tmp_path / GEOMETRY_FILE), "symmetry": "none", "warmup_steps": 5}
+    config = CONFIGS[model].model_validate(settings | {"learning_rate": learning_rate})
+    task = DirectionTask(model, config, StepContext(CPU, seed=1))
+    microbatch = direction_microbatch(num_events, 3)
+    random = torch.nn.functional.normalize(
+        torch.randn(num_events, 3, generator=torch.Generator().manual_seed(1)), dim=1
+    )
     microbatch.event_columns["classical_fits"][:, 8:11] = random
     errors = [float(task.step(Batch((microbatch,)))["angle_deg"]) for _ in range(60)]
     assert errors[0] > 60

@@ -1,25 +1,28 @@
-"""The transformer: padding, attention against its definition, what its result depends on, events at the edge."""
+"""Transformer and flat transformer: padding, attention against its definition, events at the edge, sizes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from direction_events import POSITION_S3, direction_microbatch
-from pydantic import ValidationError
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workloads.base.batch import Microbatch
 from workloads.base.segments import Segments, segment_sum
 from workloads.direction.geometry import LIGHT_SPEED_M_NS
-from workloads.direction.models import transformer
-from workloads.direction.models.config import TransformerConfig, TransformerNetworkConfig
-from workloads.direction.models.network import EventInput, vmf_loss
+from workloads.direction.models import flat, transformer
+from workloads.direction.models.config import TransformerConfig
+from workloads.direction.models.flat import FlatLayer, FlatNetwork, flat_features
+from workloads.direction.models.network import DirectionNetwork, EventInput, sensor_set, vmf_loss
+from workloads.direction.models.task import NETWORKS
 from workloads.direction.models.transformer import (
     Attention,
     Padding,
@@ -109,13 +112,17 @@ def test_terms_depend_on_the_sign_and_size_of_the_interval(monkeypatch: pytest.M
         torch.testing.assert_close(terms[event, 0, 0, 2], torch.tensor(1.0))
 
 
-SMALL: dict[str, Any] = {"hidden": 16, "heads": 2, "layers": 2, "refining_layers": 1}
+MAKE: dict[str, Callable[[], DirectionNetwork]] = {
+    "transformer": lambda: TransformerNetwork(16, 2, 2, 1),
+    "flat": lambda: FlatNetwork(16, 2, 2),
+}
+both_models = pytest.mark.parametrize("model", list(MAKE))
 
 
-def make_network(*, stirred: bool = True, **settings: Any) -> TransformerNetwork:
+def make_network(model: str = "transformer", *, stirred: bool = True) -> Any:
     """Small network; ``stirred``: no weight is at its start, so that everything has an effect."""
     torch.manual_seed(3)
-    network = TransformerNetwork(TransformerConfig.model_validate({"network": SMALL | settings}))
+    network = MAKE[model]()
     if stirred:
         with torch.no_grad():
             for parameter in network.parameters():
@@ -127,7 +134,7 @@ def events_of(microbatch: Microbatch, position_S3: Tensor = POSITION_S3) -> Even
     return EventInput.from_microbatch(microbatch, position_S3)
 
 
-def loss_of(network: TransformerNetwork, events: EventInput) -> Tensor:
+def loss_of(network: DirectionNetwork, events: EventInput) -> Tensor:
     prediction = network(events)
     return sum(
         (vmf_loss(p_E3, events.source_direction_E3).mean() for p_E3 in (prediction.p_E3, *prediction.auxiliary)),
@@ -151,8 +158,9 @@ def event(position_T3: Tensor, time_P: Tensor, counts_T: list[int], *, log10_cha
     )
 
 
-def test_a_batch_gives_each_event_the_prediction_that_it_has_alone() -> None:
-    network = make_network()
+@both_models
+def test_a_batch_gives_each_event_the_prediction_that_it_has_alone(model: str) -> None:
+    network = make_network(model)
     microbatch = direction_microbatch(counts=[12, 0, 1, 60, 3, 25, 200, 2, 9])
     together = network(events_of(microbatch))
     for number in range(microbatch.num_events):
@@ -161,8 +169,9 @@ def test_a_batch_gives_each_event_the_prediction_that_it_has_alone() -> None:
             torch.testing.assert_close(found[number], expected[0], rtol=1e-3, atol=1e-4)
 
 
-def test_the_order_of_sensors_does_not_matter() -> None:
-    network, microbatch = make_network(), direction_microbatch(6)
+@both_models
+def test_the_order_of_sensors_does_not_matter(model: str) -> None:
+    network, microbatch = make_network(model), direction_microbatch(6)
     random = np.random.default_rng(4)
     new_S = random.permutation(len(POSITION_S3))
     sensor_P = new_S[microbatch.particle_columns["sensor"][:, 0].numpy()]
@@ -195,8 +204,9 @@ def test_the_order_of_sensors_does_not_matter() -> None:
     ],
     ids=["none", "one", "auxiliary", "one place and time", "one sensor", "a second late", "absurd charge", "far away"],
 )
-def test_events_that_tell_little_have_finite_predictions_and_gradients(events: EventInput) -> None:
-    network = make_network()
+@both_models
+def test_events_that_tell_little_have_finite_predictions_and_gradients(model: str, events: EventInput) -> None:
+    network = make_network(model)
     loss = loss_of(network, events)
     loss.backward()
     assert network(events).p_E3.shape == (events.num_events, 3)
@@ -205,8 +215,9 @@ def test_events_that_tell_little_have_finite_predictions_and_gradients(events: E
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-def test_every_weight_learns() -> None:
-    network = make_network()
+@both_models
+def test_every_weight_learns(model: str) -> None:
+    network = make_network(model)
     loss_of(network, events_of(direction_microbatch(8))).backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
@@ -259,8 +270,9 @@ def test_an_event_of_5_000_sensors_needs_little_memory() -> None:
     assert largest.num_bytes < 32 << 20
 
 
-def test_bfloat16_is_near_float32_and_its_result_is_float32() -> None:
-    network, events = make_network(stirred=False), events_of(direction_microbatch(8))
+@both_models
+def test_bfloat16_is_near_float32_and_its_result_is_float32(model: str) -> None:
+    network, events = make_network(model, stirred=False), events_of(direction_microbatch(8))
     expected = network(events)
     with torch.autocast("cpu", torch.bfloat16):
         found = network(events)
@@ -272,21 +284,27 @@ def test_bfloat16_is_near_float32_and_its_result_is_float32() -> None:
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-@pytest.mark.parametrize(
-    ("settings", "num_parameters"),
-    [
-        ({}, 180e3),
-        ({"hidden": 128, "heads": 8, "layers": 3, "refining_layers": 3}, 1.6e6),
-        ({"hidden": 192, "heads": 12, "layers": 6, "refining_layers": 3}, 5e6),
-    ],
-)
-def test_the_documented_sizes_have_their_number_of_parameters(settings: dict[str, int], num_parameters: float) -> None:
+@pytest.mark.parametrize("size", get_args(TransformerConfig.model_fields["size"].annotation))
+@both_models
+def test_a_size_has_its_number_of_parameters(model: str, size: str) -> None:
     with torch.device("meta"):
-        network = TransformerNetwork(TransformerConfig.model_validate({"network": settings}))
+        network = NETWORKS[model](TransformerConfig.model_validate({"size": size}))
     found = sum(parameter.numel() for parameter in network.parameters())
-    assert found == pytest.approx(num_parameters, rel=0.03)
+    assert found == pytest.approx(float(size.removesuffix("m")) * 1e6, rel=0.05)
 
 
-def test_sizes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValidationError, match=r"hidden = 50.*heads = 4.*52"):
-        TransformerNetworkConfig(hidden=50, heads=4)
+def test_the_flat_token_has_the_first_pulses_in_time_and_zeros_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "PULSES", 2)
+    events = event(torch.tensor([[0.0, 50, 500], [0, 0, 17]]), torch.tensor([7.0, 8, 9, 5]), [3, 1], log10_charge=0.5)
+    features_TF = flat_features(events, sensor_set(events, 2))
+    flag = -0.5
+    expected = [[0, 0.1, 1, math.log(3) / 2, 0.007, 0.5, flag, 0.008, 0.5, flag]]
+    expected += [[0, 0, 0.034, 0, 0.005, 0.5, flag, 0, 0, 0]]
+    torch.testing.assert_close(features_TF, torch.tensor(expected))
+
+
+def test_a_new_flat_network_hands_the_first_tokens_through() -> None:
+    """Output weights of 0: attention and inner networks add nothing at the start."""
+    layer = FlatLayer(16, 2)
+    first_RD, padding = torch.randn(5, 16), Padding.of(segments_of([2, 3]))
+    torch.testing.assert_close(layer(first_RD, first_RD, padding), 1.1 * first_RD)

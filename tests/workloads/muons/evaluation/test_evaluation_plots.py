@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from workloads.base.report import evaluation as frame
-from workloads.muons.evaluation_plots import BOOTSTRAPS, GALLERY, EventPairs, Groups, band, count_edges, ratio
+from workloads.muons.evaluation_plots import (
+    BOOTSTRAPS,
+    GALLERY,
+    EventPairs,
+    Generated,
+    Groups,
+    band,
+    count_edges,
+    frame_ratio,
+    panels,
+    ratio,
+)
 from workloads.muons.metrics.bundles import BundleArrays, Sample
 
 
@@ -64,14 +77,27 @@ def test_edges_of_counts_lie_between_integers_and_hold_them_all(most: int) -> No
         pytest.param([1], [50_000], marks=pytest.mark.slow),
     ],
 )
-def test_every_picture_is_drawn_of_events_without_muons_or_of_a_single_one(
+def test_both_models_are_in_every_picture_also_of_events_without_muons_or_of_a_single_one(
     real: list[int], generated: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(frame, "FigureCanvasAgg", lambda figure: figures.append(figure) or FigureCanvasAgg(figure))
     monkeypatch.setattr(frame, "DPI", 20)  # drawn as it would be, but smaller
-    events = EventPairs(make_sample(real), make_bundles(generated, seed=1), np.linspace(0, 1, len(real)))
-    drawn = GALLERY.draw(events)
+    pit_E = np.linspace(0, 1, len(real))
+    models = {name: Generated(make_bundles(generated, seed), pit_E) for seed, name in enumerate(("a", "b"))}
+    drawn = GALLERY.draw(EventPairs(make_sample(real), models))
     assert len({one.name for one in drawn}) == len(drawn) == 11
-    for one in drawn:
+    for one, figure in zip(drawn, figures, strict=True):
         assert one.png.startswith(b"\x89PNG")
         assert one.title
         assert one.caption
+        legends = [axes.get_legend() for axes in figure.axes]
+        texts = [axes.title for axes in figure.axes] + [text for one in legends if one for text in one.get_texts()]
+        assert {"a", "b"} <= {text.get_text().partition(",")[0] for text in texts}, one.name
+
+
+def test_no_label_of_the_ratio_stands_at_an_end_where_it_would_touch_another() -> None:
+    place = panels(1, width=7.0)[1][0]
+    frame_ratio(place.lower, [np.ones((3, 2))])
+    low, high = place.lower.get_ylim()
+    assert low + 0.02 < min(place.lower.get_yticks()) < 1.0 < max(place.lower.get_yticks()) < high - 0.02

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.tensorboard import SummaryWriter
 from toy_events import make_microbatch
 
-from common.text import TENSORBOARD_FOLDER
 from services.config.root import Config
 from services.trainer.service import training_of
 from services.trainer.state import TrainState
@@ -49,16 +47,6 @@ def _trained(model: str) -> TrainState:
     state = TrainState(task, torch.device("cpu"), "plan", headline=training.headline)
     state.step = 3
     return state
-
-
-def write_panel_scalars(run_dir: Path) -> None:
-    """What a run tells TensorBoard of its panel."""
-    writer = SummaryWriter(str(run_dir / TENSORBOARD_FOLDER / "2026-11-21T00-00-00"))
-    for step in (1, 2, 3):
-        writer.add_scalar("panel/log10_energy_w1", 1.0 / step, step)
-        writer.add_scalar("panel/log10_energy_w1_floor", 0.1, step)
-        writer.add_scalar("train/c_loss", 1.0, step)
-    writer.close()
 
 
 def _batch(seed: int) -> Batch:
