@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from benchmarks.peers.accounting import Account, account, mixing
@@ -59,16 +60,20 @@ def run(task: dict[str, Any], mark: str | None = None, *, killed: bool = False) 
     environment = os.environ | {MARK: mark, "PEERS_STARTED_S": repr(time.time()), "OMP_NUM_THREADS": "1"}
     environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_DISABLE_IMPORT_WARNING": "1"}
     command = [sys.executable, "-m", "benchmarks.peers.one", json.dumps(task)]
-    with PeakMemory(mark) as memory:
+    # Into files: a process that outlives the measured one would hold a pipe open.
+    with TemporaryFile("w+") as output_file, TemporaryFile("w+") as errors_file, PeakMemory(mark) as memory:
         process = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command, env=environment, text=True, stdout=output_file, stderr=errors_file, start_new_session=True
         )
         try:
-            output, errors = process.communicate(timeout=LIMIT_S)
+            process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             end_all(mark)
-            process.communicate()
+            process.wait()
             raise MeasurementFailed(f"did not end in {LIMIT_S:.0f} s") from None
+        for file in (output_file, errors_file):
+            file.seek(0)
+        output, errors = output_file.read(), errors_file.read()
     if not killed:
         end_all(mark)
     # A result that was printed counts: Ray aborts at times when it is shut down in mid-epoch.
@@ -133,7 +138,8 @@ def measure_resume(task: dict[str, Any], folder: Path, workers: int, other_worke
     ended = continued("after-end", following, [], "ended")
     if not isinstance(ended, str) and ended.lost == len(following):
         read("after-empty", state_in=str(folder / "ended.state"), epochs=2)
-        ended = account(following, flat(list(batches_of(folder / "after-empty.ids1"))))._replace(empty_loops=1)
+        ended = account(following, flat(list(batches_of(folder / "after-empty.ids1"))))
+        ended = ended._replace(empty_loops=2 if ended.lost == len(following) else 1)
     left = _kill(base, folder)
     before_kill = list(batches_of(folder / "killed.ids0"))
     saved = before_kill[: STOP_AFTER // SAVE_EVERY * SAVE_EVERY]

@@ -92,8 +92,8 @@ def _speeds(setting: Setting, findings: Iterable[Findings]) -> str:
         rows.append(row)
     return (
         "## Speed\n\n"
-        f"{setting.events:,} events of 10 files in two sets ({setting.source_bytes / 1e6:.1f} MB, Parquet); but for"
-        f" MosaicML Streaming and Energon {setting.copies} times (copies). Batches of {setting.batch_events:,},"
+        f"{setting.events:,} events of 10 files in two sets ({setting.source_bytes / 1e6:.1f} MB, Parquet);"
+        f" {setting.copies} times (copies) for all but MosaicML Streaming and Energon. Batches of {setting.batch_events:,},"
         f" {setting.workers} workers, a window of {setting.seconds:g} s after the first batches. Median (smallest to"
         " largest). Conversion and start-up from the start of a process. Memory: peak of the sum of PSS over all"
         " processes.\n\n" + _table(header, rows)
@@ -183,10 +183,11 @@ def _words(findings: Iterable[Findings]) -> str:
 def _told(result: Account | str) -> str:
     if isinstance(result, str):
         return f"refused or failed ({result.replace('|', '/')})"
-    before = "an empty loop, then " if result.empty_loops else ""
     exact = not (result.lost or result.repeated or result.moved)
-    numbers = f"{result.lost:,} / {result.repeated:,} / {result.moved:,}"
-    return before + ("exact" if exact else numbers) if before else ("**exact**" if exact else numbers)
+    numbers = "exact" if exact else f"{result.lost:,} / {result.repeated:,} / {result.moved:,}"
+    if result.empty_loops:
+        return f"an empty loop, then {numbers}" if result.empty_loops == 1 else "two empty loops"
+    return f"**{numbers}**" if exact else numbers
 
 
 def _workers(number: int) -> str:
