@@ -53,7 +53,7 @@ COPY --from=wheel /wheel /wheel
 RUN pip install --no-deps /wheel/*.whl
 USER icestream
 
-# For a GPU: Triton compiles kernels itself, and their launchers with a C compiler against Python's headers, which the
+# For a GPU, `trainer.wgan.compile`: Triton compiles kernels itself, and their launchers with a C compiler against Python's headers, which the
 # base image has. Last, so that no other target builds it.
 FROM training AS gpu
 USER root

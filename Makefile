@@ -98,7 +98,7 @@ PYTEST := $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder -
 test: $(VENV)/.complete  ## the tests
 	$(PYTEST) -m 'not engine'
 
-# Slurm, Ray, XRootD, Lightning, notebooks, ONNX, Triton's interpreter, the wheel, the commands and Python of the pages.
+# Slurm, Ray, XRootD, Lightning, notebooks, ONNX, the wheel, the commands and Python of the pages.
 test-engines: $(VENV)/.complete  ## the tests that need an engine of somebody else
 	$(PYTEST) -m engine
 
@@ -137,9 +137,9 @@ bench-physics: $(VENV)/.complete  ## tables and figures of the physics page
 	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 
 # The pages of docs/ as a site, in site/, with those that the build makes itself (commands, settings, source tree, table of
-# cr_muons' flags: docs/site_hooks.py). A broken link, or a page outside of the menu, is an error.
+# cr_muons' flags: docs/site_hooks.py). A broken link, a page outside of the menu, and wide code are errors.
 docs-site: $(VENV)/.complete  ## site of docs/, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Pictures of the pages: a run in a terminal, its report and TensorBoard in Chromium (Debian: apt-get install chromium).
 screenshots: $(VENV)/.complete  ## pictures of the pages

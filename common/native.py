@@ -35,7 +35,6 @@ class NativeSources:
 
     name: str
     files: tuple[Path, ...]
-    headers: tuple[Path, ...]
     functions: Mapping[str, str]
     """Function -> its arguments and, behind "->", its result: p pointer, l whole number, f float32."""
 
@@ -70,7 +69,7 @@ def built(sources: NativeSources, environment: Mapping[str, str] = os.environ) -
     folder = _folder(environment)
     key = hashlib.sha256()
     for part in (
-        *(path.read_bytes() for path in (*sources.files, *sources.headers)),
+        *(path.read_bytes() for path in sources.files),
         _version(compiler),
         _processor(),
         " ".join(FLAGS).encode(),

@@ -20,7 +20,6 @@ COMPUTE_BOUND_SHARE = 0.5
 """Share of the time in which data wait for the training step, from which the trainer is the bottleneck."""
 _STAGES = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 _LOSSES_SHOWN = 2
-_POWERS = ("k", "M", "G", "T", "P", "E")
 
 
 def done_share(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
@@ -216,17 +215,6 @@ def gpu_words(gpu: GpuStatus | None) -> str:
     )
     tensors = [f"{binary_words(number)} {what}" for what, number in of_tensors if number is not None]
     return ", ".join([*parts, *([f"tensors {', '.join(tensors)}"] if tensors else [])])
-
-
-def work_words(flops_per_s: float | None, copied_bytes_per_s: float) -> str:
-    """Rate of floating-point operations, as far as they are counted, and of the data copied; empty for none."""
-    parts = []
-    if flops_per_s:
-        power = min(max(int(math.log10(flops_per_s)) // 3, 1), len(_POWERS))
-        parts.append(f"{flops_per_s / 1000**power:,.3g} {_POWERS[power - 1]}FLOP/s in matrix products")
-    if copied_bytes_per_s:
-        parts.append(f"{binary_words(copied_bytes_per_s)}/s of data copied")
-    return ", ".join(parts)
 
 
 def binary_words(number: float) -> str:

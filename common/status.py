@@ -240,8 +240,6 @@ class TrainerStatus(Status):
     """Part of the last seconds that the trainer waited for data."""
     copied_bytes_per_s: float = 0.0
     """Bytes of training data copied to the device per second, over the last seconds."""
-    flops_per_s: float | None = None
-    """Floating-point operations of the step's matrix products per second, over the last seconds; None: not counted."""
     batches: Hop = Hop()
     """Hop `batches`; its occupancy is reported by the fetcher."""
     last_hour: TimeShares = TimeShares()

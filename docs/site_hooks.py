@@ -7,10 +7,13 @@ of old scripts and flags. Without the site: `icestream COMMAND --help`, `icestre
 from __future__ import annotations
 
 import ast
+import logging
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterator
 from copy import copy
+from html import unescape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,10 +27,15 @@ from services.config.root import Config
 from workloads import registry
 from workloads.base.interface import Section
 
+logger = logging.getLogger("mkdocs.hooks")
+
 ROOT = Path(__file__).resolve().parent.parent
 OLD = re.compile(r"<!-- table that the site's build writes here: (\S+) -->")
 """Place of a table of old scripts, or of the flags of one."""
-_OUTER_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)\)")
+FIRST_RUN = "<!-- Install and First run of README.md: the site's build writes them here -->"
+WIDTH_OF_CODE = 80
+"""Columns of code that a page of the site shows in a window of 1,300 pixels."""
+_OUTER_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, *, config: Any, **_: Any) -> Files:
@@ -38,23 +46,42 @@ def on_files(files: Files, *, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Return the text of a page with its tables of flags, and with its links out of docs/ replaced."""
+    """Return the text of a page with what stands elsewhere in its place, and with its links out of docs/ replaced."""
     folder = posixpath.dirname(f"docs/{page.file.src_uri}")
-    return with_outer_links(
-        OLD.sub(lambda place: "\n".join(rows_of_flags(place[1])), markdown), folder, config["repo_url"]
-    )
+    markdown = OLD.sub(lambda place: "\n".join(rows_of_flags(place[1])), markdown).replace(FIRST_RUN, first_run())
+    return with_outer_links(markdown, folder, config["repo_url"])
+
+
+def first_run() -> str:
+    """Return the README's sections that a newcomer needs, with their links as of docs/index.md."""
+    sections = re.split(r"(?m)^(?=## )", (ROOT / "README.md").read_text())
+    wanted = [text for text in sections if text.startswith(("## Install\n", "## First run\n"))]
+    return "".join(wanted).replace("](docs/", "](")
+
+
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Warn of code that a page would show cut; a warning fails a strict build. A word that is too long stays."""
+    blocks = re.findall(r"<pre>.*?</pre>", html, re.DOTALL) if page.file.src_uri not in GENERATED else []
+    for block in blocks:  # those of the commands' help wrap
+        for line in unescape(re.sub(r"<[^>]+>", "", block)).splitlines():
+            if len(line) > WIDTH_OF_CODE > max(map(len, line.split())) + 8:
+                logger.warning("%s: code of more than %d columns: %s", page.file.src_uri, WIDTH_OF_CODE, line)
+    return html
 
 
 def with_outer_links(markdown: str, folder: str, repo_url: str | None) -> str:
     """Replace the links to files that are not pages (SECURITY.md, benchmarks/results/…): the site has no copy of them.
 
-    They lead to the repository if mkdocs.yml has its `repo_url`, else the file is named by its path.
+    They lead to the repository if mkdocs.yml has its `repo_url`, else the file is named by its path; those to the
+    README lead to the first page, which has its sections.
     """
 
     def replaced(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, link[2]))
         if path.startswith("docs/"):
             return link[0]
+        if path == "README.md":
+            return f"[{link[1]}]({posixpath.relpath('docs/index.md', folder)}{link[3] or ''})"
         return f"[{link[1]}]({repo_url.rstrip('/')}/blob/main/{path})" if repo_url else f"{link[1]} (`{path}`)"
 
     return _OUTER_LINK.sub(replaced, markdown)
@@ -70,7 +97,6 @@ Help of each command, as `icestream run --help` prints it, in the sections of `i
 For completion with Tab, type once: `icestream completion bash >> ~/.bashrc` (also zsh, fish). `icestream --version`
 names the commit, Python, torch and CUDA.
 """
-_WIDTH_OF_HELP = 100
 
 
 def commands() -> str:
@@ -96,9 +122,9 @@ def _help_of_verb(name: str) -> Iterator[str]:
 def _help(command: click.Command, name: str, title: str) -> Iterator[str]:
     command = copy(command)
     command._help_option = None  # click keeps that of the first call, which may have been without our context
-    context = click.Context(command, info_name=name, terminal_width=_WIDTH_OF_HELP, **cli.context_settings)
+    context = click.Context(command, info_name=name, terminal_width=WIDTH_OF_CODE, **cli.context_settings)
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
-    yield f"\n### {title}\n\n```text\n{text}\n```\n"
+    yield f'\n### {title}\n\n<div class="help" markdown>\n\n```text\n{text}\n```\n\n</div>\n'
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
             subcommand = command.get_command(context, below)
@@ -178,7 +204,9 @@ def _packages(folder: Path, depth: int) -> Iterator[str]:
 
 
 def _row(depth: int, name: str, about: str) -> str:
-    return f"{'  ' * depth}{name}/".ljust(_WIDTH_OF_NAME) + about
+    first, *others = textwrap.wrap(about, WIDTH_OF_CODE - _WIDTH_OF_NAME) or [""]
+    rows = [f"{'  ' * depth}{name}/".ljust(_WIDTH_OF_NAME) + first, *(" " * _WIDTH_OF_NAME + row for row in others)]
+    return "\n    ".join(rows)
 
 
 GENERATED = {

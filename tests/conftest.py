@@ -30,7 +30,6 @@ ENGINES = tuple(
         "test_doc_python.py",
         "test_engine_examples.py",
         "test_packaging.py",
-        "workloads/base/kernels",
         "workloads/muons/export",
     )
 )

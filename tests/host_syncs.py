@@ -24,8 +24,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.base.kernels.operators import LIBRARY, ON_CPU
-
 _READS_A_VALUE = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
 _SIZE_BY_VALUES = {
     *("nonzero", "nonzero_numpy", "masked_select", "argwhere", "bincount", "histc"),
@@ -82,7 +80,7 @@ class _Operators(TorchDispatchMode):
         problem = self._problem(func.overloadpacket.__name__, args, kwargs)
         if problem:
             raise HostSync(f"{problem}, at {_our_line()}")
-        return call_inside(self, func, args, kwargs)
+        return func(*args, **kwargs)
 
     def _problem(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if name in _READS_A_VALUE and not self._is_step_count(args):
@@ -101,14 +99,6 @@ class _Operators(TorchDispatchMode):
 
     def _is_step_count(self, args: tuple[Any, ...]) -> bool:
         return bool(args) and isinstance(args[0], Tensor) and args[0].data_ptr() in self.counts_on_host
-
-
-def call_inside(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result of an operator that ``mode`` is looking at; it sees what one of icestream's does in torch's own, too."""
-    if func.namespace != LIBRARY.ns:
-        return func(*args, **kwargs)
-    with mode:
-        return ON_CPU[func.overloadpacket.__name__](*args, **kwargs)
 
 
 class _Methods(TorchFunctionMode):

@@ -35,7 +35,6 @@ TRAINER = TrainerStatus(
     health="warning",
     health_reason="the loss jumped",
     copied_bytes_per_s=3.5 * 2**20,
-    flops_per_s=1.234e13,
     gpu=GpuStatus(
         utilisation=0.9,
         memory_utilisation=0.4,

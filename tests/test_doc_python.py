@@ -1,8 +1,9 @@
-"""Python of the README and the pages: every block is executed, page by page, or has a marker with the reason."""
+"""Python of the README, the pages and examples/ for other frameworks: executed, or marked with the reason."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,13 +56,62 @@ def test_every_page_with_python_is_executed_here_or_by_the_test_that_is_named() 
 def test_the_python_of_a_page_runs_from_its_first_block_to_its_last(name: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(script_of(name))
+    printed(tmp_path, script)
+
+
+def printed(folder: Path, *words: object) -> list[str]:
+    """Return the lines that a Python script prints."""
     done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
+        [sys.executable, *map(str, words)],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, f"{script.read_text()}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples")
+    printed(folder, "-m", "icestream", "simulate", "demo", "--events", 5000, "--files", 4)
+    return folder
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "last_lines"),
+    [
+        ([EXAMPLES / "lightning_counts.py"], (r"step 9, validation -?\d.*", r"step 27, validation -?\d.*")),
+        (
+            ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", 2, EXAMPLES / "accelerate_counts.py"],
+            ("10 steps, 5000 events", "20 steps, 15000 events"),
+        ),
+    ],
+)
+def test_an_example_goes_on_behind_its_last_checkpoint(
+    demo: Path, command: list[object], last_lines: tuple[str, str]
+) -> None:
+    for epochs, line in zip((1, 3), last_lines, strict=True):
+        assert re.fullmatch(line, printed(demo, *command, "demo", epochs)[-1])
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_example_of_data_parallel_training_has_the_same_losses_for_one_and_two_ranks(demo: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node")
+    of_one, of_two = (printed(demo, *torchrun, ranks, EXAMPLES / "ddp_counts.py", "demo", 2) for ranks in (1, 2))
+    assert of_one == of_two != []
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_example_of_a_sweep_compares_four_trials(demo: Path) -> None:
+    assert len({line.split()[-1] for line in printed(demo, EXAMPLES / "sweep_counts.py", "demo")}) == 4

@@ -1,6 +1,6 @@
 """First hour on a GPU: what works on it, and how fast, in one command of at most eight minutes.
 
-Question: does the training run right on this card (marked tests, compute-sanitizer, no host sync, the same bits in
+Question: does the training run right on this card (marked tests, no host sync, the same bits in
 deterministic mode, flat memory, two ranks), how fast is the step (plain, shipped, compiled; float32, tf32, bf16; 8,192
 to 1,000,000 events) against the card's own ceilings, and is the GPU busy in a run from files?
 

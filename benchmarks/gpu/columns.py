@@ -107,7 +107,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("retries", "retries"),
         Column("out_of_memory", "out of memory"),
     ),
-    "sanitizer": (Column("tool", "tool"), Column("summary", "summary"), Column("exit_code", "exit code")),
     "ranks": (
         Column("ranks", "ranks"),
         Column("events", "events", _whole),
@@ -120,7 +119,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("steps", "steps", _whole),
         Column("events_per_s", "events/s", _whole),
         Column("waited", "waited for data", _percent),
-        Column("flops_per_s", "TFLOP/s", _TFLOP_S),
         Column("copied_bytes_per_s", "copied, GB/s", _scaled(1e9, 3)),
         Column("gpu_busy", "GPU busy", _percent),
         Column("memory_busy", "its memory busy", _percent),

@@ -114,7 +114,6 @@ def measured(seen: list[dict[str, Any]]) -> dict[str, Any]:
         "steps": warm[-1]["step"],
         "events_per_s": warm[-1]["session_events_per_s"],
         "waited": statistics.median(one["wait_fraction"] for one in warm),
-        "flops_per_s": _median(one["flops_per_s"] for one in warm),
         "copied_bytes_per_s": _median(one["copied_bytes_per_s"] for one in warm),
         "gpu_busy": _median(one["utilisation"] for one in on_gpu),
         "memory_busy": _median(one["memory_utilisation"] for one in on_gpu),

@@ -1,20 +1,17 @@
 """Cases of the segment operators that are hard for a kernel, with their values by a plain loop over events.
 
-    python -m benchmarks.gpu.segment_cases [cpu|cuda]
-
-runs them alone, as under compute-sanitizer. Needs torch only. Shape suffixes: E events, P particles, D width.
+Needs torch only. Shape suffixes: E events, P particles, D width.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, pool, segment_sum, sort_within_events, spread
+from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, sort_within_events, spread
 
 COUNTS: dict[str, list[int]] = {
     "no event": [],
@@ -28,7 +25,6 @@ COUNTS: dict[str, list[int]] = {
     "a long event among short ones": [2, 0, 3000, 1, 4, 0],
 }
 WIDTHS = (1, 3, 128)
-POOLS = ("mean", "max")
 _TOLERANCE = 1e-4
 """Relative to the largest value: sums of 3,000 float32 numbers in another order."""
 
@@ -70,7 +66,7 @@ def segments_of(counts: list[int] | Tensor, device: torch.device) -> Segments:
 
 def pooled(values_PD: Tensor, segments: Segments) -> Tensor:
     """Mean and maximum, as the critic pools them."""
-    return pool(values_PD, segments, POOLS)
+    return torch.cat([segment_mean(values_PD, segments), segment_max(values_PD, segments)[0]], 1)
 
 
 def with_gradient(work: Callable[[Tensor], Tensor], values: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,17 +124,3 @@ def _compared(what: str, found: Tensor, expected: Tensor, tolerance: float = _TO
         return None
     difference = float((found.detach().cpu().double() - expected.double()).abs().max())
     return None if difference <= tolerance * (1 + float(expected.abs().max())) else Wrong(what, difference)
-
-
-def main() -> int:
-    device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
-    outcomes = list(wrong_values(device))
-    wrong = [one for one in outcomes if one is not None]
-    for one in wrong:
-        print(f"{one.what}: differs by {one.difference:.3g}")
-    print(f"{len(outcomes)} comparisons on {device}, {len(wrong)} wrong")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

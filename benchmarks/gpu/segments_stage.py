@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.gpu.ceilings_stage import WIDTH
 from benchmarks.gpu.channel import Channel
 from benchmarks.gpu.counting import counted
-from benchmarks.gpu.segment_cases import POOLS, pooled, segments_of, wrong_values
+from benchmarks.gpu.segment_cases import pooled, segments_of, wrong_values
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import median
 from workloads.base.segments import Segments, segment_sum, sort_within_events, spread
@@ -60,7 +60,7 @@ def _operators(segments: Segments, device: torch.device) -> dict[str, Callable[[
     """Operators with their gradients, as in a step."""
     values_PD = torch.randn(segments.num_particles, WIDTH, device=device)
     values_ED = torch.randn(segments.num_events, WIDTH, device=device)
-    pooled_ED = torch.randn(segments.num_events, len(POOLS) * WIDTH, device=device)
+    pooled_ED = torch.randn(segments.num_events, 2 * WIDTH, device=device)
 
     def both_ways(work: Callable[[Tensor], Tensor], values: Tensor, slope: Tensor) -> Callable[[], object]:
         values = values.detach().requires_grad_(True)

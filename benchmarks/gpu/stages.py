@@ -59,7 +59,6 @@ STAGES = (
     Stage("copies", "Copies from the arena", 15, MODEL),
     Stage("tests", "Marked CUDA tests", 50, (*MODEL, "pytest")),
     Stage("memory", "Memory over ragged steps", 40, MODEL),
-    Stage("sanitizer", "compute-sanitizer", 50, (), "compute-sanitizer watches a GPU's kernels"),
     Stage("ranks", "Two ranks on one device", 20, MODEL),
     Stage("pipeline", "Run from files", 35, (*MODEL, "pyarrow", "zmq")),
 )

@@ -28,7 +28,6 @@ FILES = NativeLibrary(
     NativeSources(
         "files",
         files=(_HERE / "gather.cpp", _HERE / "parquet/plain.cpp"),
-        headers=(),
         functions={
             "take_rows": "p ll p l p -> l",
             "take_particles": "pp ll p l p l -> l",

@@ -119,7 +119,6 @@ class RunSnapshot(_Part):
     mean_events_per_s: float
     wait_share: float
     copied_bytes_per_s: float
-    flops_per_s: float | None
     losses: dict[str, float]
     bottleneck: str
     bottleneck_hour: str
@@ -256,7 +255,6 @@ def _snapshot(
         mean_events_per_s=trained / known.seconds if known.seconds > 0 else 0.0,
         wait_share=now.wait_fraction,
         copied_bytes_per_s=now.copied_bytes_per_s,
-        flops_per_s=now.flops_per_s,
         losses=known.losses,
         bottleneck=stage,
         bottleneck_hour=hour,

@@ -25,16 +25,7 @@ from common.errors import BadInputError
 from common.locks import Holder, RunPart, holder_of, is_held_by, parent_of
 from common.options import RunCommand, run_argument
 from common.paths import open_in_run
-from common.run_words import (
-    binary_words,
-    counted,
-    done_words,
-    gpu_words,
-    loss_words,
-    restart_words,
-    step_words,
-    work_words,
-)
+from common.run_words import binary_words, counted, done_words, gpu_words, loss_words, restart_words, step_words
 from common.status import TrainerStatus, read_status
 from common.text import compact_duration, duration, shown
 from icestream.commands.snapshot import (
@@ -177,7 +168,7 @@ def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
         ("time", f"trained for {duration(run.trained_s)}{eta}"),
         ("speed", f"{now} {100 * run.wait_share:.0f} %" if run.is_alive else ""),
         ("", f"{run.mean_events_per_s:,.0f} events/s on average, {run.events_trained:,} events trained"),
-        ("compute", work_words(run.flops_per_s, run.copied_bytes_per_s)),
+        ("copied", f"{binary_words(run.copied_bytes_per_s)}/s of data" if run.copied_bytes_per_s else ""),
         ("losses", loss_words(run.losses)),
     ]
 

@@ -256,8 +256,8 @@ class _Settings(ConfigBranch):
     process may use."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """Precision of matrix products. `auto`: `tf32` on CUDA, `float32` on the CPU; `tf32`: CUDA's tensor cores with 10
-    bits of mantissa; `bf16`: weights and rows between layers are rounded to bfloat16, and computed with in that; the
-    weights that are trained and saved, sums, scores and losses are float32 (docs/how-to/gpu.md)."""
+    bits of mantissa; `bf16`: networks compute in bfloat16 by torch's autocast; weights, scores and losses are float32
+    (docs/how-to/gpu.md)."""
     max_steps: int = Field(0, ge=0)
     """Number of optimiser steps in all, restarts included, after which training stops. 0: at the end of the last
     epoch."""

@@ -26,6 +26,7 @@ from rich.text import Text
 from common.paths import shard_dir
 from common.process import RedactingFormatter
 from common.run_words import (
+    binary_words,
     bottleneck,
     counted,
     done_share,
@@ -39,7 +40,6 @@ from common.run_words import (
     remaining_s,
     restart_words,
     step_words,
-    work_words,
 )
 from common.status import (
     FetcherStatus,
@@ -114,7 +114,7 @@ def _trainer_rows(trainer: TrainerStatus, share: float | None) -> list[tuple[str
             f"{trainer.events_per_s:,.0f} events/s, {trainer.particles_per_s:,.0f} particles/s,"
             f" waits for data {100 * trainer.wait_fraction:.0f} %",
         ),
-        *(("compute", work) for work in [work_words(trainer.flops_per_s, trainer.copied_bytes_per_s)] if work),
+        *((("copied", f"{binary_words(copied)}/s of data"),) if (copied := trainer.copied_bytes_per_s) else ()),
         *(("GPU", gpu) for gpu in [gpu_words(trainer.gpu)] if gpu),
         ("losses", loss_words(trainer.losses) or "none yet"),
     ]

@@ -38,7 +38,7 @@ from services.trainer.environment import RANKS_TIMEOUT_S, be_deterministic, devi
 from services.trainer.feed import Feed
 from services.trainer.health import HEALTH_FILE, UPDATE_LIMITS, Guard, Health, HealthLog, Unhealthy
 from services.trainer.ranks import Ranks
-from services.trainer.speed import FlopMeter, Gauges
+from services.trainer.speed import Gauges
 from services.trainer.state import TrainState
 from services.trainer.telemetry import ReadValidationEvents, Telemetry, fills_block, open_telemetry
 from workloads import registry
@@ -179,7 +179,6 @@ def train(
     guard = Guard(state.watch, health_log)
     every = config.checkpoint_every
     commits = Commits(state, checkpoints, guard, telemetry, audit, feed, config_json, every)
-    flops = FlopMeter()
     started_s = time.monotonic() - state.seconds
 
     def is_enough() -> bool:
@@ -199,9 +198,7 @@ def train(
                             telemetry.status("", state, feed.waits)  # else the waiting would not be seen
                             commit()
                             continue
-                        with flops.counted(state.task, fed.batch):
-                            metrics = state.task.step(fed.batch)  # forward, backward, update; no host sync
-                        telemetry.flops = flops.total
+                        metrics = state.task.step(fed.batch)  # forward, backward, update; no host sync
                         state.step += 1
                         state.position = fed.position  # from here on the batch counts as trained
                         state.seconds = time.monotonic() - started_s

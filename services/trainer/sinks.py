@@ -35,7 +35,6 @@ Charts = dict[str, dict[str, list[str | list[str]]]]
 _SPEED = {
     "events per second": ["trainer/events_per_s"],
     "share of time waiting for data": ["trainer/wait_fraction"],
-    "floating-point operations per second": ["trainer/flops_per_s"],
     "memory of the trainer, MiB": ["memory/rss_mib", "memory/mean_allocated_mib", "memory/max_reserved_mib"],
     "health: 0 healthy, 1 warning, 2 critical": ["health/state"],
 }

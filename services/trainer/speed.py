@@ -1,4 +1,4 @@
-"""Measurements beside the training: memory and use of the GPU, pace, operations, a profile."""
+"""Measurements beside the training: memory and use of the GPU, pace, a profile."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +20,6 @@ from torch.profiler import ProfilerActivity, profile
 from common.status import GpuStatus, TrainerStatus
 from services.config.settings import TrainerConfig
 from workloads.base.batch import Batch
-from workloads.base.flops import counted_flops
-from workloads.base.training import Task
 
 logger = logging.getLogger(__name__)
 
@@ -183,33 +180,6 @@ class Pace:
         """Rate; 0 during warm-up."""
         seconds = self._newest_s - self._began_s
         return self._events / seconds if seconds > 0 else 0.0
-
-
-class FlopMeter:
-    """Meter of this process: the first step is counted, later ones by their number of particles.
-
-    Counting takes the first step about half as long again. It includes whatever the model does with a batch: several
-    updates, generated events, penalties. Models whose work grows faster than their particles are off by that. With
-    the model's setting `compile` nothing is counted: a counted step is computed as it is written, so that each restart
-    would change bits.
-    """
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        """Operations of all steps so far."""
-        self._per_particle: float | None = None
-
-    @contextmanager
-    def counted(self, task: Task, batch: Batch) -> Iterator[None]:
-        """Return the context of one step of the task."""
-        is_compiled = getattr(getattr(task, "config", None), "compile", False)
-        if self._per_particle is None and batch.num_particles and not is_compiled:
-            with counted_flops() as count:
-                yield
-            self._per_particle = count.flops / batch.num_particles
-        else:
-            yield
-        self.total += (self._per_particle or 0.0) * batch.num_particles
 
 
 PROFILE_FOLDER = "profile"

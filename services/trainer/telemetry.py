@@ -87,7 +87,7 @@ _STATUS_S = 0.5
 _QUARANTINED_TOLD = 100
 _RATES = (
     *("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction"),
-    *("copied_bytes_per_s", "flops_per_s"),
+    "copied_bytes_per_s",
 )
 _AT_LOG_STEPS = {f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "epochs", "num_quarantined")}
 """Names (common/status.py) that are logged at every log step, besides the metrics and the shares of hops and stalls."""
@@ -118,10 +118,7 @@ class Telemetry:
         self._newest = self.base
         self._metrics: dict[str, float] = {}
         self._score: float | None = None
-        self._events, self._particles, self._steps = Rate(), Rate(), Rate()
-        self._copied, self._computed = Rate(), Rate()
-        self.flops = 0.0
-        """Floating-point operations of this process's steps; 0: not counted."""
+        self._events, self._particles, self._steps, self._copied = Rate(), Rate(), Rate(), Rate()
         self._waits = Shares()
         self._last_hour = LastHour()
         self._checkpoint = ""
@@ -246,7 +243,6 @@ class Telemetry:
                 "s_per_batch": 1.0 / batches_per_s if batches_per_s > 0.0 else 0.0,
                 "wait_fraction": batches.wait_get_share,
                 "copied_bytes_per_s": self._copied.update(now_s, waits.copied_bytes),
-                "flops_per_s": self._computed.update(now_s, self.flops) if self.flops else None,
                 "batches": batches,
                 "last_hour": self._last_hour.update(now_s, {"put": waits.put_s, "get": waits.get_s}),
                 "losses": {

@@ -97,7 +97,7 @@ def bare(folder: Path, *distributions: str) -> tuple[tuple[str, ...], str]:
 
 def test_on_a_machine_with_torch_alone_the_card_is_measured_and_the_missing_packages_are_named(tmp_path: Path) -> None:
     python, path = bare(tmp_path / "packages", "torch")
-    words = [word for stage in STAGES if stage.name != "sanitizer" for word in ("--only", stage.name)]
+    words = [word for stage in STAGES for word in ("--only", stage.name)]
     done = run(*words, "--device", "cpu", "--quick", "-o", str(tmp_path / "out"), python=python, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     _, data = written(tmp_path / "out")

@@ -26,7 +26,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> NativeSources:
         pytest.skip("no g++")
     file = tmp_path_factory.mktemp("sources") / "small.cpp"
     file.write_text('extern "C" long three() { return 3; }')
-    return NativeSources("small", (file,), (), {"three": "-> l"})
+    return NativeSources("small", (file,), {"three": "-> l"})
 
 
 def fake_compiler(folder: Path, script: str) -> str:

@@ -14,7 +14,6 @@ from common.run_words import (
     gpu_words,
     progress_line,
     remaining_s,
-    work_words,
 )
 from common.status import Counters, FetcherStatus, GpuStatus, Hop, LastHour, TimeShares, TrainerStatus
 
@@ -177,18 +176,3 @@ def test_a_plain_line_has_the_gpu_in_short_and_one_of_a_cpu_has_none() -> None:
     without_nvml = GpuStatus(allocated_max_bytes=1 << 30)
     assert " gpu ?/1.0/?GiB " in progress_line(FETCHER, TRAINER.model_copy(update={"gpu": without_nvml}), {}, 5.0)
     assert "gpu" not in progress_line(FETCHER, TRAINER, {}, 5.0)
-
-
-@pytest.mark.parametrize(
-    ("flops_per_s", "copied_bytes_per_s", "words"),
-    [
-        (None, 0.0, ""),
-        (40.0, 0.0, "0.04 kFLOP/s in matrix products"),
-        (1.26e13, 3.2 * 2**30, "12.6 TFLOP/s in matrix products, 3.2 GiB/s of data copied"),
-        (2e21, 0.0, "2e+03 EFLOP/s in matrix products"),
-    ],
-)
-def test_the_work_is_shown_with_the_prefix_that_fits(
-    flops_per_s: float | None, copied_bytes_per_s: float, words: str
-) -> None:
-    assert work_words(flops_per_s, copied_bytes_per_s) == words

@@ -6,10 +6,15 @@ The services of one stream serve all cases: each run begins with its state of th
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +47,9 @@ class Runs:
     start: dict[str, Any]
     undisturbed: Ids
     """Batches of EPOCHS epochs."""
+    validation: icestream.EventStream
+    validated: Ids
+    """Batches of each validation."""
 
     def begin(self) -> icestream.EventStream:
         """The stream as a new process has it: nothing is known of the runs before."""
@@ -58,7 +66,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         undisturbed = [ids(batch) for _ in range(EPOCHS) for batch in stream]
         assert len(undisturbed) == EPOCHS * BATCHES
         assert undisturbed[:BATCHES] != undisturbed[BATCHES : 2 * BATCHES]
-        yield Runs(stream, start, undisturbed)
+        with icestream.stream(folder, decoders=1, batch_events=8, device="cpu", restart=True) as validation:
+            yield Runs(stream, start, undisturbed, validation, [ids(batch) for batch in validation])
 
 
 def stateful(stream: icestream.EventStream) -> Any:
@@ -180,33 +189,32 @@ class StoppedError(Exception):
     """An error of the user's step."""
 
 
-def counting(stream: icestream.EventStream, stop_at: int | None) -> Any:
-    """Lightning module with the hooks that python.md shows; it fails at the batch of that number."""
+def counting(stop_at: int | None) -> Any:
+    """Lightning module that fails at the batch of that number."""
     import lightning
 
     class Counting(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.stream = [stream]  # no part of the module
             self.weight = torch.nn.Parameter(torch.zeros(()))
             self.seen: Ids = []
+            self.validations: list[Ids] = []
 
         def training_step(self, batch: icestream.RaggedBatch, index: int) -> torch.Tensor:
             if len(self.seen) == stop_at:
                 raise StoppedError
             self.seen.append(ids(batch))
-            self.last = batch
             return (self.weight - batch.counts.float().mean()).square()
 
-        def validation_step(self, batch: torch.Tensor, index: int) -> None:
-            self.log("loss", self.weight + batch.sum())
+        def on_validation_start(self) -> None:
+            self.validations.append([])
+
+        def validation_step(self, batch: icestream.RaggedBatch, index: int) -> None:
+            self.validations[-1].append(ids(batch))
+            self.log("loss", self.weight, batch_size=len(batch))
 
         def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            checkpoint["stream"] = self.stream[0].state_dict(after=self.last)
             checkpoint["trained"] = len(self.seen)
-
-        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-            self.stream[0].load_state_dict(checkpoint["stream"])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)
@@ -214,62 +222,172 @@ def counting(stream: icestream.EventStream, stop_at: int | None) -> Any:
     return Counting()
 
 
-SAVINGS: dict[str, dict[str, Any]] = {
-    "end of epoch": {},
-    "every 4 steps": {"every_n_train_steps": 4},
-    "every step": {"every_n_train_steps": 1},
-    "save_last": {"save_last": True, "every_n_train_steps": 2},
+SAVINGS = ("end of epoch", "every 2 steps", "save_last", "exception")
+
+
+def saving(kind: str, folder: Path) -> Any:
+    """Lightning's callback that saves at these times."""
+    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+
+    if kind == "exception":
+        return OnExceptionCheckpoint(folder, "last")
+    every = {"end of epoch": None, "every 2 steps": 2, "save_last": 1}[kind]
+    is_last, name = (True, "other") if kind == "save_last" else (None, "last")
+    return ModelCheckpoint(folder, name, save_last=is_last, every_n_train_steps=every, enable_version_counter=False)
+
+
+LOOPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulated": {"accumulate_grad_batches": 4},
+    "validated": {"val_check_interval": 2},
 }
-"""Options of Lightning's checkpoints."""
+"""Options of Lightning's trainer; validations begin with its own sanity check."""
 
 
 def fit(
-    runs: Runs, kind: str, callbacks: list[Any], stop_at: int | None, checkpoint: Path | None, validate: bool
-) -> Any:
-    """Train with Lightning, with or without a validation every second batch; the module."""
+    stream: icestream.EventStream, kind: str, *callbacks: Any, stop_at: int | None = None, **options: Any
+) -> tuple[Any, Any]:
+    """Train with Lightning; the module, and the trainer."""
     import lightning
 
-    stream = runs.begin()
-    module = counting(stream, stop_at)
+    from icestream.lightning import StreamCallback
+
+    module = counting(stop_at)
+    checkpoint, validation = options.pop("checkpoint", None), options.pop("validation", None)
     trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        accelerator="cpu",
-        val_check_interval=2 if validate else 1.0,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=bool(callbacks),
-        callbacks=callbacks,
+        **{"max_epochs": EPOCHS, "accelerator": "cpu", "logger": False},
+        **{"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": bool(callbacks)},
+        callbacks=[StreamCallback(stream), *callbacks],
+        **options,
     )
-    val: Any = DataLoader([torch.zeros(1)] * 2) if validate else None  # type: ignore[arg-type]
-    trainer.fit(module, LOADERS[kind](stream), val, ckpt_path=checkpoint, weights_only=True)
-    return module
+    with pytest.raises(StoppedError) if stop_at is not None else nullcontext():
+        trainer.fit(module, LOADERS[kind](stream), validation, ckpt_path=checkpoint, weights_only=True)
+    return module, trainer
 
 
 LATE = 2 * BATCHES + 2
 
 
 @pytest.mark.parametrize(
-    ("kind", "saving", "validate", "stop_at"),
+    ("kind", "times", "loop", "stops"),
     [
-        *((kind, saving, False, LATE) for kind in LOADERS for saving in SAVINGS),
-        *(("DataLoader", "every 4 steps", False, stop) for stop in (BATCHES - 1, BATCHES)),
-        ("DataLoader", "every 4 steps", True, LATE),
+        *itertools.product(LOADERS, SAVINGS, LOOPS, [(LATE,)]),
+        *itertools.product(["DataLoader"], ["exception"], LOOPS, [(0,), (BATCHES - 1, 0), (BATCHES, 1)]),
     ],
 )
 def test_lightning_resumes_with_the_batches_of_an_undisturbed_run(
-    runs: Runs, kind: str, saving: str, validate: bool, stop_at: int, tmp_path: Path
+    runs: Runs, kind: str, times: str, loop: str, stops: tuple[int, ...], tmp_path: Path
 ) -> None:
-    from lightning.pytorch.callbacks import ModelCheckpoint
+    found: Ids = []
+    path, options = None, LOOPS[loop] | ({"validation": runs.validation} if loop == "validated" else {})
+    for stop_at in (*stops, None):
+        callbacks = [] if stop_at is None else [saving(times, tmp_path)]
+        module, _ = fit(runs.begin(), kind, *callbacks, stop_at=stop_at, checkpoint=path, **options)
+        path = tmp_path / "last.ckpt"
+        found += module.seen[: None if stop_at is None else torch.load(path, weights_only=True)["trained"]]
+        assert all(batches == runs.validated for batches in module.validations[1:]), "the first may be a sanity check"
+    assert found == runs.undisturbed
 
-    callback = ModelCheckpoint(tmp_path, filename="saved", enable_version_counter=False, **SAVINGS[saving])
-    with pytest.raises(StoppedError):
-        fit(runs, kind, [callback], stop_at, None, validate)
-    path = next((path for name in ("last", "saved") if (path := tmp_path / f"{name}.ckpt").exists()), None)
-    trained = torch.load(path, weights_only=True)["trained"] if path else 0
-    resumed = fit(runs, kind, [], None, path, validate)
-    assert runs.undisturbed[:trained] + resumed.seen == runs.undisturbed
+
+def test_a_fit_goes_on_where_the_former_one_ended_though_lightning_had_fetched_in_advance(runs: Runs) -> None:
+    stream, found = runs.begin(), []
+    for _ in range(2):
+        found += fit(stream, "DataLoader", max_steps=4)[0].seen
+    assert found == runs.undisturbed[:8]
+
+
+def test_a_validation_from_a_checkpoint_leaves_the_training_where_it_is(runs: Runs, tmp_path: Path) -> None:
+    module, trainer = fit(runs.begin(), "DataLoader", saving("every 2 steps", tmp_path), max_steps=5)
+    state = runs.stream.state_dict()
+    trainer.validate(module, runs.validation, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert module.validations == [runs.validated]
+    assert runs.stream.state_dict() == state
+
+
+def test_the_callback_corrects_the_number_of_batches_and_refuses_those_without_a_place(runs: Runs) -> None:
+    from icestream.lightning import StreamCallback
+
+    loop = SimpleNamespace(max_batches=8, epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace()))
+    trainer = SimpleNamespace(fit_loop=loop, val_check_interval=1.0, check_val_every_n_epoch=1, val_check_batch=8)
+    callback = StreamCallback(runs.stream)
+    for expected, counted in ((8, 8), (3, 4)):
+        loop.max_batches = trainer.val_check_batch = expected
+        for number, batch in enumerate(runs.begin()):
+            loop.epoch_loop.batch_progress.is_last_batch = False
+            callback.on_train_batch_start(trainer, None, batch, number)
+            if number == 2:
+                assert loop.max_batches == trainer.val_check_batch == counted
+            assert loop.epoch_loop.batch_progress.is_last_batch == batch.is_last
+        assert loop.max_batches == trainer.val_check_batch == BATCHES
+    with pytest.raises(icestream.BadInputError, match="a batch is a dict, which has no place in the stream"):
+        callback.on_train_batch_end(trainer, None, None, {}, 0)
+
+
+def test_the_data_module_resumes_with_the_callback_that_it_brings_along(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import lightning
+
+    from icestream.lightning import StreamDataModule
+
+    (tmp_path / "files").mkdir()
+    write_events(tmp_path / "files/0.parquet", make_events([1] * 60), row_group_rows=6)
+    seen: list[Ids] = []
+    for stop_at, name in ((None, "undisturbed"), (7, "interrupted"), (None, "interrupted")):
+        settings = {"stream.held_out": 0.3, "stream.slot_mib": 1}
+        data = StreamDataModule(tmp_path / "files", batch_events=4, run_dir=tmp_path / name, settings=settings)
+        module, saved = counting(stop_at), saving("exception", tmp_path)
+        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, callbacks=[saved])
+        with pytest.raises(StoppedError) if stop_at is not None else nullcontext():
+            trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt" if seen[1:] else None, weights_only=True)
+        seen.append(module.seen)
+        assert len(module.validations) == {1: 3, 2: 1, 3: 2}[len(seen)], "each epoch has one, a fresh start a short one"
+        trained = {tuple(event) for batch in module.seen for event in batch}
+        validated = {tuple(event) for batch in module.validations[-1] for event in batch}
+        assert not trained & validated
+        assert validated
+    assert seen[1] + seen[2] == seen[0]
+    assert "promised more" not in caplog.text
+
+
+def test_the_data_module_knows_its_rank_where_lightning_starts_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from icestream.lightning import StreamDataModule
+
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "")  # and restored
+    write_events(tmp_path / "0.parquet", make_events([1] * 6))
+    data = StreamDataModule(tmp_path)
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    ranks = {"world_size": 4, "global_rank": 1, "local_rank": 1, "num_nodes": 2}
+    data.trainer = SimpleNamespace(strategy=strategy, callbacks=[], **ranks)
+    data.setup("fit")
+    place = data.train._ways.place
+    assert (place.rank, place.size, place.local_rank, place.local_size) == (1, 4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "error"),
+    [
+        ("", ""),
+        (
+            "import importlib.util as util; util.find_spec = lambda name: None",
+            "which is not installed: pip install lightning",
+        ),
+    ],
+)
+def test_either_package_of_lightning_is_used_and_named_where_there_is_none(before: str, error: str) -> None:
+    code = f"""
+import icestream.streaming
+{before}
+from icestream.lightning import StreamCallback, StreamDataModule
+import pytorch_lightning as caller
+assert issubclass(StreamCallback, caller.Callback) and issubclass(StreamDataModule, caller.LightningDataModule)
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(icestream.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0, error in done.stderr) == (bool(error), True), done.stderr
 
 
 # ------------------------------------------------------------------ a Jupyter kernel
@@ -306,6 +424,15 @@ def notebook(tmp_path: Path) -> Iterator[Notebook]:
     found = Notebook(*start_new_kernel(startup_timeout=WAIT_S, kernel_name="python3", env=environment))
     yield found
     found.shut_down()
+
+
+@pytest.mark.timeout(120)
+def test_the_cells_of_the_example_notebook_run(notebook: Notebook, tmp_path: Path) -> None:
+    cells = json.loads((Path(icestream.__file__).parents[1] / "examples/notebook.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert notebook.run(f"import os; os.chdir({str(tmp_path)!r})") == ""
+    assert not any("Error" in notebook.run(source) for source in sources)
+    assert notebook.run("print(len(losses))") == "3"
 
 
 CELL = """

@@ -1,4 +1,4 @@
-"""Check that `torch.compile`, or Triton by itself, can work here."""
+"""Check that `torch.compile` can work here."""
 
 from __future__ import annotations
 
@@ -20,16 +20,6 @@ def require_compiler(device: torch.device, setting: str) -> None:
     for problem, remedy in (_of_cuda() if device.type == "cuda" else _of_cpu(), _of_caches(device)):
         if problem:
             raise BadInputError(f"{setting} = true needs {problem}: {remedy}, or set {setting} = false")
-
-
-def missing_for_triton() -> str:
-    """Sentence that names what Triton lacks to compile and load kernels on this machine, and the remedy; else ""."""
-    problem, remedy = _of_cuda()
-    if not problem:
-        home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  (as Triton finds it)
-        folder = os.environ.get("TRITON_CACHE_DIR") or str(Path(home, ".triton", "cache"))
-        problem, remedy = _of_cache("TRITON_CACHE_DIR", folder)
-    return f"it needs {problem}: {remedy}" if problem else ""
 
 
 def _of_cpu() -> tuple[str, str]:

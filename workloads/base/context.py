@@ -39,7 +39,7 @@ class StepContext:
     limits: UpdateLimits = UpdateLimits()
     sum_over_ranks: SumOverRanks = one_rank
     bf16: bool = False
-    """Networks compute in bfloat16 (bf16.py, or `precision`); weights and optimisers stay in float32."""
+    """Networks compute in bfloat16 within `precision`; weights and optimisers stay in float32."""
     threads: int = 1
     """Parts of a batch that are computed at the same time, on a CPU."""
     max_particles: int = 0
@@ -60,7 +60,7 @@ class StepContext:
             yield
 
     def precision(self) -> AbstractContextManager[object]:
-        """Context for computing with a network that has no rounded weights (bf16.py): autocast if configured."""
+        """Context for computing with a network that is trained: autocast if configured."""
         if not self.bf16:
             return nullcontext()
         # autocast caches rounded weights for all threads and drops them when any thread leaves its block. A cached

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 
 from common.errors import BadInputError
 from common.memory import keep_freed_memory
-from workloads.base.flops import for_other_threads
 from workloads.base.native import layers
+from workloads.base.segments import Segments
 
 logger = logging.getLogger(__name__)
 
@@ -171,14 +171,17 @@ def error_of_a_product() -> float:
 
 @cache
 def error_of_a_layer() -> float:
-    """Largest difference of a layer of irregular numbers from torch's, relative to the largest number."""
-    rows, weights, bias = _numbers(50, 40), _numbers(64, 40), _numbers(64)
-    norm = torch.nn.LayerNorm(64, dtype=torch.float32)
+    """Largest difference of pooled layers of irregular numbers from torch's, relative to the largest number."""
+    rows, weights, context = _numbers(50, 40), _numbers(64, 40), _numbers(5, 64)
+    second, norm = (_numbers(64, 64), _numbers(64)), torch.nn.LayerNorm(64, dtype=torch.float32)
+    segments = Segments.from_counts(torch.full((5,), 10), 50)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):  # whatever the caller has chosen
         library = layers.library_for(rows, weights)
         assert library is not None
-        found = layers.dense(library, rows, weights, bias, norm, 0.2)[0]
-        expected = F.leaky_relu(norm(F.linear(rows, weights, bias)), 0.2)
+        found, _ = layers.pooled(library, rows, context, segments, (weights, norm), (*second, norm), 0.2)
+        hidden = F.leaky_relu(norm(F.linear(rows, weights) + context.repeat_interleave(10, 0)), 0.2)
+        values = F.leaky_relu(norm(F.linear(hidden, *second)), 0.2).unflatten(0, (5, 10))
+        expected = torch.cat([values.mean(1), values.amax(1)], 1)
         return float((found - expected).abs().max() / expected.abs().max())
 
 
@@ -240,7 +243,7 @@ class PartPool:
         """
         if self._pool is None:
             return map(compute, *arguments)
-        return self._pool.map(for_other_threads(compute), *arguments)
+        return self._pool.map(compute, *arguments)
 
 
 def halves_of(parts: Sequence[PartT]) -> list[PartT]:

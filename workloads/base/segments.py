@@ -1,20 +1,20 @@
 """Ragged arithmetic: reduce, sort and broadcast by event, without a loop over events or a host sync.
 
 Shape suffixes: E events, P particles, D width. Every operation is differentiable any number of times where its result
-is a float.
+is a float. All are torch's own operations; sums are added in the same order each time, on a GPU, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from workloads.base.kernels.operators import POOL, POOL_FINDING_LARGEST, UNPOOL
-from workloads.base.kernels.torch_kernels import unpool_by_reading
-
 _SORTED = (torch.float32, torch.bfloat16, torch.float16)
+_SUM, _MAX = 0, 2
+"""Modes of torch's embedding bags, which reduce by offsets: its fastest segment kernels."""
 
 
 @dataclass(frozen=True)
@@ -72,45 +72,75 @@ class Segments:
 
 def spread(values_ED: Tensor, segments: Segments) -> Tensor:
     """Each event's row, repeated for each of its particles. (E, D) -> (P, D)."""
-    return unpool(values_ED, segments, ("sum",), None)
+    if torch.compiler.is_compiling():  # or exporting: neither knows these functions, but a compiler fuses torch's own
+        return values_ED.index_select(0, segments.event_P)
+    values_PD: Tensor = _Spread.apply(values_ED, segments)
+    return values_PD
 
 
 def segment_sum(values_PD: Tensor, segments: Segments) -> Tensor:
     """Sum over the particles of each event, 0 for an empty one. (P, D) -> (E, D), (P,) -> (E,)."""
     if values_PD.dim() == 1:
         return segment_sum(values_PD.unsqueeze(1), segments).squeeze(1)
-    return pool(values_PD, segments, ("sum",))
+    if torch.compiler.is_compiling():
+        zeros_ED = values_PD.new_zeros(segments.num_events, values_PD.shape[1])
+        return zeros_ED.index_add(0, segments.event_P, values_PD)
+    sum_ED: Tensor = _Sum.apply(values_PD, segments)
+    return sum_ED
 
 
-def pool(values_PD: Tensor, segments: Segments, pools: tuple[str, ...]) -> Tensor:
-    """Mean, sum and maximum of an event's particles, several at once; 0 for an empty one. (P, D) -> (E, D × pools)."""
-    return pool_with_argmax(values_PD, segments, pools)[0]
+def segment_mean(values_PD: Tensor, segments: Segments) -> Tensor:
+    """Mean over the particles of each event, 0 for an empty one. (P, D) -> (E, D)."""
+    return by_count(segment_sum(values_PD, segments), segments)
 
 
-def pool_with_argmax(values_PD: Tensor, segments: Segments, pools: tuple[str, ...]) -> tuple[Tensor, Tensor | None]:
-    """The same, and the particle of each event where each column is largest. (P, D) -> (E, D × pools), (E, D) int64.
+def by_count(values_ED: Tensor, segments: Segments) -> Tensor:
+    """Values by the number of particles of each event, by 1 for an empty one. (E, D) -> (E, D)."""
+    wide = torch.promote_types(values_ED.dtype, torch.float32)  # a count above 256 is no number of bfloat16
+    share_E1 = segments.counts_E.clamp_min(1).to(wide).reciprocal().unsqueeze(1)
+    return (values_ED * share_E1).to(values_ED.dtype)
 
-    None without a maximum among the pools. Of equal ones the first; for an empty event 0, a particle of another one.
-    A NaN is largest if it is an event's first value, and smaller than any number elsewhere.
+
+def segment_max(values_PD: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """Maximum over the particles of each event, 0 for an empty one, and where it is. (P, D) -> (E, D), (P, D) bool.
+
+    It is in one particle of an event, of equal ones in the first. A NaN is largest if it is an event's first value, and
+    smaller than any number elsewhere.
     """
-    pooled_ED: Tensor
-    if "max" not in pools:
-        pooled_ED = POOL(values_PD, None, *tensors_of(segments), "+".join(pools))
-        return pooled_ED, None
-    argmax_ED: Tensor
-    pooled_ED, argmax_ED = POOL_FINDING_LARGEST(values_PD, *tensors_of(segments), "+".join(pools))
-    return pooled_ED, argmax_ED
+    is_largest_PD = torch.zeros_like(values_PD, dtype=torch.bool)
+    if values_PD.shape[0] > 0:
+        wide_PD = values_PD.detach().to(torch.promote_types(values_PD.dtype, torch.float32))
+        argmax_ED = torch._embedding_bag(wide_PD, segments.particles_P, segments.starts_E, mode=_MAX)[3]
+        is_largest_PD = argmax_ED.index_select(0, segments.event_P) == segments.particles_P.unsqueeze(1)
+    # Not gathered: the derivative would add at places, in any order on a GPU.
+    return segment_sum(torch.where(is_largest_PD, values_PD, 0), segments), is_largest_PD
 
 
-def unpool(slopes_ED: Tensor, segments: Segments, pools: tuple[str, ...], argmax_ED: Tensor | None) -> Tensor:
-    """Transpose of `pool`: gradients with respect to the particles. (E, D × pools) -> (P, D).
+class _Sum(torch.autograd.Function):
+    """Sum over events. What autograd makes of `index_select` adds in any order on a GPU, and takes 5 times as long on a
+    CPU."""
 
-    ``argmax_ED``, of `pool_with_argmax`, is needed for the maximum.
-    """
-    # An exported program must run without these operators.
-    operator = unpool_by_reading if torch.compiler.is_exporting() else UNPOOL
-    slopes_PD: Tensor = operator(slopes_ED, argmax_ED, *tensors_of(segments), "+".join(pools))
-    return slopes_PD
+    @staticmethod
+    def forward(ctx: Any, values_PD: Tensor, segments: Segments) -> Tensor:
+        ctx.segments = segments
+        if values_PD.shape[0] == 0:
+            return values_PD.new_zeros(segments.num_events, values_PD.shape[1])
+        return torch._embedding_bag(values_PD.contiguous(), segments.particles_P, segments.starts_E, mode=_SUM)[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return spread(gradients[0], ctx.segments), None
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values_ED: Tensor, segments: Segments) -> Tensor:
+        ctx.segments = segments
+        return values_ED.index_select(0, segments.event_P)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return segment_sum(gradients[0], ctx.segments), None
 
 
 def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
@@ -126,8 +156,3 @@ def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
     ordered_P = bits_P ^ (bits_P >> 31 & 0x7FFFFFFF)
     ordered_P = ordered_P.masked_fill(key_P.isnan(), 0x7FFFFFFF)
     return ((segments.event_P << 32) + ordered_P).argsort(stable=True)
-
-
-def tensors_of(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Arguments of a registered operator: event, counts, starts, particles."""
-    return segments.event_P, segments.counts_E, segments.starts_E, segments.particles_P

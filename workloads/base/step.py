@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from workloads.base.batch import Batch, Microbatch, joined
-from workloads.base.bf16 import RoundedWeights
 from workloads.base.context import Noise, StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES, PartPool, PartT, halves_of, most_particles
 from workloads.base.optimiser import GradientSum, GuardedOptimiser, PartGradients, UpdateResult
@@ -72,8 +71,6 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             name: GuardedOptimiser(network, optimiser, clip=config.gradient_clip, context=context)
             for name, (network, optimiser) in optimisers.items()
         }
-        networks = {name: network for name, (network, _) in optimisers.items()} if context.bf16 else {}
-        self._rounded = {name: RoundedWeights(network) for name, network in networks.items()}
         self._joins = particle_bytes > 0
         self.most_particles = most_particles(config.chunk_particles, context.device, self.CPU_CHUNK, particle_bytes)
         """Largest number of particles in a part."""
@@ -186,8 +183,6 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
                     raise
             del total, part  # nothing may hold tensors of the failed pass
             parts = halves_of(parts)
-        if name in self._rounded:
-            self._rounded[name].refresh()
         metrics[f"{name}_grad_norm"] = result.grad_norm
         skipped = metrics["skipped_updates"]
         metrics["skipped_updates"] = result.skipped if skipped is self.zero else skipped + result.skipped

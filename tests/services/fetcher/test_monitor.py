@@ -221,7 +221,7 @@ def test_states_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(
 
     write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"state": "streaming", "token_expires_s": 2e9}))
     gpu = GpuStatus(utilisation=0.75, memory_share=0.5, reserved_bytes=77)
-    busy = {"health": "warning", "state": "training", "gpu": gpu, "flops_per_s": 2e12}
+    busy = {"health": "warning", "state": "training", "gpu": gpu}
     write_status(tmp_path, "trainer", TRAINER.model_copy(update=busy))
     write_status(tmp_path, "run", RunStatus(restarts={"trainer": 2, "fetcher": 0}))
     (tmp_path / "checkpoints").mkdir()
@@ -233,7 +233,6 @@ def test_states_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(
     assert told["icestream_trainer_gpu_utilisation_ratio"] == 0.75
     assert told["icestream_trainer_gpu_memory_ratio"] == 0.5
     assert told["icestream_trainer_gpu_reserved_bytes"] == 77
-    assert told["icestream_trainer_flops_per_second"] == 2e12
     assert "icestream_trainer_copied_bytes_per_second" in told
     assert "icestream_trainer_gpu_memory_utilisation_ratio" not in told, "not measured"
     assert told["icestream_fetcher_token_expiry_timestamp_seconds"] == 2e9
@@ -272,7 +271,7 @@ def test_every_metric_of_dashboard_and_alerts_is_exported(tmp_path: Path, export
     hops = dict.fromkeys(("staged", "leases", "slots"), Hop(occupancy=0.5))
     write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"hops": hops, "token_expires_s": 2e9}))
     gpu = GpuStatus.model_validate(dict.fromkeys(GpuStatus.model_fields, 1))
-    trainer = TRAINER.model_copy(update={"gpu": gpu, "flops_per_s": 1e12, "checkpoint": "checkpoint.pt"})
+    trainer = TRAINER.model_copy(update={"gpu": gpu, "checkpoint": "checkpoint.pt"})
     write_status(tmp_path, "trainer", trainer)
     write_status(tmp_path, "run", RunStatus(restarts={"trainer": 1}))
     (tmp_path / "checkpoint.pt").touch()

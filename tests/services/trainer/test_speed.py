@@ -9,19 +9,14 @@ import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
-from toy_events import toy_batch
 
 from common.status import TrainerStatus
 from services.config.settings import TrainerConfig
 from services.trainer import speed as module
-from services.trainer.speed import START_UP_STEPS, WARM_UP_STEPS, FlopMeter, Gauges, Pace, StepProfile
+from services.trainer.speed import START_UP_STEPS, WARM_UP_STEPS, Gauges, Pace, StepProfile
 from workloads.base.batch import Batch, Microbatch
 
 
@@ -34,45 +29,6 @@ def test_the_first_steps_do_not_count_and_everything_between_later_ones_does() -
     pace.stepped(began_s + 1.0, 100)
     pace.stepped(began_s + 4.0, 200)  # a checkpoint was written in between
     assert pace.events_per_s == pytest.approx(300 / 4)
-
-
-class ProductTask:
-    """One product of (particles, 3) @ (3, 5) a step."""
-
-    def __init__(self) -> None:
-        self.counted: list[bool] = []
-
-    def step(self, batch: Batch) -> dict[str, Tensor]:
-        self.counted.append(_get_current_dispatch_mode() is not None)
-        for part in batch.microbatches:
-            part.particle_columns["muons"] @ torch.ones(3, 5)
-        return {"loss": torch.tensor(float(batch.num_events))}
-
-
-def metered(meter: FlopMeter, task: Any, batch: Batch) -> None:
-    with meter.counted(task, batch):
-        task.step(batch)
-
-
-def test_later_steps_count_by_their_particles_and_a_batch_of_another_rank_counts_nothing() -> None:
-    meter, task = FlopMeter(), ProductTask()
-    small, large = toy_batch(30), toy_batch(90)
-    metered(meter, task, Batch(()))
-    assert meter.total == 0.0
-    metered(meter, task, small)
-    assert meter.total == small.num_particles * 30.0
-    metered(meter, task, large)
-    metered(meter, task, Batch(()))
-    assert meter.total == pytest.approx((small.num_particles + large.num_particles) * 30.0)
-    assert task.counted == [False, True, False, False], "counting costs time"
-
-
-def test_a_compiled_model_is_not_counted_so_that_a_restart_computes_as_before() -> None:
-    meter, task = FlopMeter(), ProductTask()
-    task.config = SimpleNamespace(compile=True)  # type: ignore[attr-defined]
-    metered(meter, task, toy_batch(30))
-    assert task.counted == [False]
-    assert meter.total == 0.0
 
 
 CPU = torch.device("cpu")

@@ -159,7 +159,7 @@ def test_a_healthy_run_trains_every_event_once_and_its_last_checkpoint_is_marked
     assert fetcher.evicted[-1] == 3, "the last block is used up, too"
     status = read_status(run.run_dir, "trainer", TrainerStatus)
     assert status is not None
-    assert min(status.copied_bytes_per_s, status.flops_per_s or 0.0) > 0.0
+    assert status.copied_bytes_per_s > 0.0
 
 
 @pytest.mark.parametrize("poison", [0, 511])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.errors import BadInputError
-from workloads.base.compiler import missing_for_triton, require_compiler
+from workloads.base.compiler import require_compiler
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SETTING = "trainer.wgan.compile"
@@ -109,16 +109,3 @@ def test_a_cache_that_others_can_change_is_refused(
     text = refusal(device)
     assert f"that nobody else can change, and {tmp_path}/open (mode 0777" in text
     assert f"set {variable} to" in text
-
-
-def test_triton_alone_needs_a_c_compiler_headers_and_a_cache_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_HOME", str(tmp_path))
-    assert missing_for_triton() == ""
-    assert (tmp_path / ".triton" / "cache").is_dir()
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert "set TRITON_CACHE_DIR to a directory" in missing_for_triton()
-    programs(monkeypatch)
-    assert "it needs a C compiler" in missing_for_triton()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workloads.base.segments import Segments, pool, pool_with_argmax, segment_sum, sort_within_events, spread, unpool
+from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, sort_within_events, spread
 
 COUNTS = [0, 3, 1, 0, 4, 0]
-POOLS = ("mean", "sum", "max")
+REDUCTIONS = {
+    "sum": segment_sum,
+    "mean": segment_mean,
+    "max": lambda values_PD, segments: segment_max(values_PD, segments)[0],
+}
 
 
 @pytest.fixture
@@ -49,77 +51,44 @@ def test_each_particle_belongs_to_the_event_whose_offsets_enclose_it() -> None:
 def test_sum_mean_and_max_equal_a_loop_and_are_zero_for_empty_events(segments: Segments, values_PD: Tensor) -> None:
     values_PD = values_PD - 10  # all negative: a maximum that starts from 0 would be seen
 
-    torch.testing.assert_close(segment_sum(values_PD, segments), loop(values_PD, "sum"))
-    for kind in POOLS:
-        torch.testing.assert_close(pool(values_PD, segments, (kind,)), loop(values_PD, kind))
-    together = torch.cat([loop(values_PD, kind) for kind in POOLS], 1)
-    torch.testing.assert_close(pool(values_PD, segments, POOLS), together)
+    for kind, reduction in REDUCTIONS.items():
+        torch.testing.assert_close(reduction(values_PD, segments), loop(values_PD, kind))
     torch.testing.assert_close(segment_sum(values_PD[:, 0], segments), loop(values_PD, "sum")[:, 0])
 
 
-def test_sum_mean_and_max_have_right_first_and_second_derivatives(segments: Segments, values_PD: Tensor) -> None:
-    inputs = values_PD.requires_grad_(True)
-    assert torch.autograd.gradcheck(lambda x: segment_sum(x, segments), inputs)
-    assert torch.autograd.gradgradcheck(lambda x: segment_sum(x**3, segments), inputs)
-    for pools in (*((kind,) for kind in POOLS), POOLS):
-        assert torch.autograd.gradcheck(lambda x, pools=pools: pool(x, segments, pools), inputs)
-        assert torch.autograd.gradgradcheck(lambda x, pools=pools: pool(x**3, segments, pools), inputs)
-
-
-def test_spread_and_unpool_have_right_first_and_second_derivatives(segments: Segments, values_PD: Tensor) -> None:
-    _, argmax_ED = pool_with_argmax(values_PD, segments, POOLS)
-    slopes_ED = torch.randn(len(COUNTS), 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    inputs = slopes_ED.requires_grad_(True)
-    for function in (lambda x: spread(x, segments), lambda x: unpool(x, segments, POOLS, argmax_ED)):
-        assert torch.autograd.gradcheck(function, inputs)
-        assert torch.autograd.gradgradcheck(lambda x, function=function: function(x**3), inputs)
-
-
-def test_the_deterministic_mode_gives_the_same_bits(
-    segments: Segments, values_PD: Tensor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [*REDUCTIONS, "spread"])
+@pytest.mark.parametrize("compiling", [False, True], ids=["eager", "compiled"])
+def test_every_operation_has_right_first_and_second_derivatives(
+    segments: Segments, values_PD: Tensor, kind: str, *, compiling: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, argmax_ED = pool_with_argmax(values_PD, segments, ("max",))
-    slopes_ED = torch.randn(len(COUNTS), len(POOLS) * values_PD.shape[1], generator=torch.Generator().manual_seed(1))
-    slopes_ED = slopes_ED.to(values_PD.dtype)
-    expected_PD = unpool(slopes_ED, segments, POOLS, argmax_ED)
-    only_max_PD = unpool(slopes_ED[:, : values_PD.shape[1]], segments, ("max",), argmax_ED)
-    monkeypatch.setattr("torch.are_deterministic_algorithms_enabled", lambda: True)
-    assert torch.equal(unpool(slopes_ED, segments, POOLS, argmax_ED), expected_PD)
-    assert torch.equal(unpool(slopes_ED[:, : values_PD.shape[1]], segments, ("max",), argmax_ED), only_max_PD)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: compiling)
+    inputs = (values_PD[: len(COUNTS)] if kind == "spread" else values_PD).clone().requires_grad_(True)
+    function = spread if kind == "spread" else REDUCTIONS[kind]
+    assert torch.autograd.gradcheck(lambda x: function(x, segments), inputs)
+    assert torch.autograd.gradgradcheck(lambda x: function(x**3, segments), inputs)
 
 
 def test_no_particles_at_all_give_zeros_for_each_event() -> None:
     segments = Segments.from_counts(torch.zeros(3, dtype=torch.int64), 0)
     nothing = torch.zeros(0, 2)
 
-    assert torch.equal(segment_sum(nothing, segments), torch.zeros(3, 2))
-    for kind in POOLS:
-        assert torch.equal(pool(nothing, segments, (kind,)), torch.zeros(3, 2))
+    for reduction in REDUCTIONS.values():
+        assert torch.equal(reduction(nothing, segments), torch.zeros(3, 2))
     assert sort_within_events(nothing[:, 0], segments).shape == (0,)
 
 
-def test_the_place_of_an_empty_events_maximum_is_a_place_on_every_device(
-    segments: Segments, values_PD: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bag = torch._embedding_bag
-
-    def as_on_cuda(*arguments: Any, **settings: Any) -> tuple[Tensor, ...]:
-        *others, index = bag(*arguments, **settings)
-        return (*others, torch.where(segments.counts_E.unsqueeze(1) > 0, index, -1))
-
-    monkeypatch.setattr(torch, "_embedding_bag", as_on_cuda)
-
-    _, argmax_ED = pool_with_argmax(values_PD, segments, ("max",))
-
-    assert argmax_ED is not None
-    assert argmax_ED.min() == 0
-
-
 def test_of_equal_values_the_first_is_largest(segments: Segments) -> None:
-    _, argmax_ED = pool_with_argmax(torch.tensor([[1.0], [2], [2], [7], [3], [3], [0], [3]]), segments, ("max",))
+    values_P1 = torch.tensor([[1.0], [2], [2], [7], [3], [3], [0], [3]])
+    assert segment_max(values_P1, segments)[1].flatten().nonzero().flatten().tolist() == [1, 3, 4]
 
-    assert argmax_ED is not None
-    assert argmax_ED[[1, 2, 4], 0].tolist() == [1, 3, 4]
+
+@pytest.mark.parametrize("kind", REDUCTIONS)
+def test_reductions_of_bfloat16_are_as_near_as_it_is(kind: str) -> None:
+    counts = torch.tensor([600, 0, 3])  # a count above 256 is no number of bfloat16
+    segments, values_PD = Segments.from_counts(counts, 603), torch.rand(603, 4) + 1
+    found_ED = REDUCTIONS[kind](values_PD.bfloat16(), segments)
+    assert found_ED.dtype == torch.bfloat16
+    torch.testing.assert_close(found_ED.float(), REDUCTIONS[kind](values_PD, segments), rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("counts", [[], [0, 0], COUNTS])

@@ -1,9 +1,9 @@
 """Layers in C++ as functions of torch, and the library that they are in; torch computes them where it can't be built.
 
-First a layer: linear, normalisation, leaky ReLU, and its pullback. Then two layers over the particles of events, with
-pooling. Same results as torch's to 1e-6, relative; differentiable once.
+Two layers over the particles of events (linear, normalisation, leaky ReLU) with pooling, and their pullback. Same
+results as torch's to 1e-6, relative; differentiable once.
 
-Shape suffixes: R rows, P particles, E events, A inputs, D outputs or width, F features.
+Shape suffixes: P particles, E events, A inputs, D width.
 """
 
 from __future__ import annotations
@@ -18,20 +18,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from common.native import NativeLibrary, NativeSources
-from workloads.base.flops import count_products
 from workloads.base.segments import Segments
 
-_HERE = Path(__file__).parent
 LAYERS = NativeLibrary(
     NativeSources(
         "layers",
-        files=(_HERE / "dense.cpp", _HERE / "particles.cpp"),
-        headers=(_HERE / "rows.h",),
+        files=(Path(__file__).with_name("particles.cpp"),),
         functions={
-            "dense_forward": "p ll p l ppp ff ppp",
-            "dense_backward": "pppppp ll p l p f ppppp",
-            "pullback_forward": "pppp ll p l p f pp",
-            "pullback_backward": "pppppp ll p l p f pppp",
             "pooled_forward": "p ll p l ppp pp f pppp f f pppp",
             "pooled_backward": "ppp p ll p l ppp pp f ppp f ppp ppppppppp",
             "slope_forward": "pp ll p l ppp pp f ppp f ppp pp",
@@ -69,138 +62,6 @@ def library_for(input_RA: Tensor, weight_DA: Tensor) -> ctypes.CDLL | None:
     if weight_DA.shape[0] % _WIDTH or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return None
     return library
-
-
-def dense(
-    library: ctypes.CDLL,
-    input_RA: Tensor,
-    weight_DA: Tensor,
-    bias_D: Tensor,
-    norm: torch.nn.LayerNorm,
-    leak: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Output of a layer, its normalised rows and the inverse of their spreads. (R, A) -> (R, D), (R, D), (R,).
-
-    Differentiate the normalised rows by `pullback` only: what they pass back is the gradient with respect to the rows
-    before the normalisation.
-    """
-    found: tuple[Tensor, Tensor, Tensor] = _Dense.apply(
-        input_RA, weight_DA, bias_D, norm.weight, norm.bias, norm.eps, leak, library
-    )
-    return found
-
-
-def pullback(
-    library: ctypes.CDLL,
-    slope_RD: Tensor,
-    layer: tuple[Tensor, Tensor, Tensor],
-    weight_DA: Tensor,
-    scale_D: Tensor,
-    leak: float,
-) -> Tensor:
-    """Gradient with respect to a layer's output -> that with respect to its input. (R, D) -> (R, A).
-
-    ``layer``: result of `dense`, ``scale_D`` the factors of its normalisation.
-    """
-    output_RD, normal_RD, inverse_R = layer
-    found: Tensor = _Pullback.apply(
-        slope_RD, normal_RD, weight_DA, scale_D, output_RD.detach(), inverse_R, leak, library
-    )
-    return found
-
-
-class _Dense(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input_RA: Tensor,
-        weight_DA: Tensor,
-        bias_D: Tensor,
-        scale_D: Tensor,
-        shift_D: Tensor,
-        epsilon: float,
-        leak: float,
-        library: ctypes.CDLL,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        input_RA, weight_DA, bias_D = input_RA.contiguous(), weight_DA.contiguous(), bias_D.contiguous()
-        rows, (outputs, inputs) = input_RA.shape[0], weight_DA.shape
-        output_RD = input_RA.new_empty(rows, outputs)
-        normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
-        _call(
-            *(library.dense_forward, input_RA, rows, inputs, weight_DA, outputs, bias_D, scale_D, shift_D),
-            *(epsilon, leak, normal_RD, inverse_R, output_RD),
-        )
-        count_products((rows, inputs, outputs))
-        ctx.save_for_backward(input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R)
-        ctx.leak, ctx.library = leak, library
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(inverse_R)
-        return output_RD, normal_RD, inverse_R
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R = ctx.saved_tensors
-        of_output, of_rows = (None if one is None else one.contiguous() for one in gradients[:2])
-        (rows, inputs), outputs = input_RA.shape, weight_DA.shape[0]
-        to_input = torch.empty_like(input_RA) if ctx.needs_input_grad[0] else None
-        to_bias = input_RA.new_zeros(outputs) if ctx.needs_input_grad[2] else None
-        to_weight = to_scale = to_shift = None
-        if ctx.needs_input_grad[1]:
-            to_weight = torch.empty_like(weight_DA)
-            to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
-        _call(
-            *(ctx.library.dense_backward, of_output, of_rows, input_RA, normal_RD, inverse_R, output_RD, rows, inputs),
-            *(weight_DA, outputs, scale_D, ctx.leak, to_input, to_weight, to_bias, to_scale, to_shift),
-        )
-        count_products(*((rows, inputs, outputs) for one in (to_input, to_weight) if one is not None))
-        return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None
-
-
-class _Pullback(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        slope_RD: Tensor,
-        normal_RD: Tensor,
-        weight_DA: Tensor,
-        scale_D: Tensor,
-        output_RD: Tensor,
-        inverse_R: Tensor,
-        leak: float,
-        library: ctypes.CDLL,
-    ) -> Tensor:
-        slope_RD, weight_DA = slope_RD.contiguous(), weight_DA.contiguous()
-        (rows, outputs), inputs = slope_RD.shape, weight_DA.shape[1]
-        pulled_RD, result_RA = torch.empty_like(slope_RD), slope_RD.new_empty(rows, inputs)
-        _call(
-            *(library.pullback_forward, slope_RD, normal_RD, inverse_R, output_RD, rows, inputs),
-            *(weight_DA, outputs, scale_D, leak, pulled_RD, result_RA),
-        )
-        count_products((rows, outputs, inputs))
-        ctx.save_for_backward(slope_RD, normal_RD, weight_DA, scale_D, output_RD, inverse_R, pulled_RD)
-        ctx.leak, ctx.library = leak, library
-        return result_RA
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        slope_RD, normal_RD, weight_DA, scale_D, output_RD, inverse_R, pulled_RD = ctx.saved_tensors
-        of_result = gradients[0].contiguous()
-        (rows, inputs), outputs = of_result.shape, weight_DA.shape[0]
-        to_slope, to_rows = torch.empty_like(slope_RD), torch.empty_like(slope_RD)
-        to_weight, to_scale = torch.empty_like(weight_DA), torch.zeros_like(scale_D)
-        _call(
-            *(ctx.library.pullback_backward, of_result, slope_RD, normal_RD, inverse_R, output_RD, pulled_RD),
-            *(rows, inputs, weight_DA, outputs, scale_D, ctx.leak, to_slope, to_rows, to_weight, to_scale),
-        )
-        count_products(*2 * [(rows, inputs, outputs)])
-        return to_slope, to_rows, to_weight, to_scale, None, None, None, None
-
-
-def _call(function: Callable[..., Any], *arguments: Tensor | float | None) -> None:
-    """Call a function of the library with the addresses of the tensors' values."""
-    function(*(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments))
 
 
 def pooled(
@@ -263,7 +124,6 @@ class _Pooled(torch.autograd.Function):
             *(scale1_D, shift1_D, epsilon1, weight2_DD, bias2_D, scale2_D, shift2_D, epsilon2, leak),
             *(normal2_PD, inverse2_P, pooled_ED, largest_ED),
         )
-        count_products((rows, inputs, width), (rows, width, width))
         ctx.save_for_backward(
             *(input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, scale2_D, shift2_D),
             *(normal2_PD, inverse2_P, largest_ED),
@@ -279,7 +139,7 @@ class _Pooled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         input_PA, context_ED, _, _, weight1_DA, _, _, weight2_DD, *_ = ctx.saved_tensors
-        (rows, inputs), (events, width) = input_PA.shape, context_ED.shape
+        events, width = context_ED.shape
         of_pooled, of_rows = gradients[:2]
         of_pooled = input_PA.new_zeros(events, 2 * width) if of_pooled is None else of_pooled.contiguous()
         of_rows1, of_rows2 = (None, None) if of_rows is None else of_rows.contiguous()
@@ -293,9 +153,6 @@ class _Pooled(torch.autograd.Function):
             *(ctx.library.pooled_backward, of_pooled, of_rows1, of_rows2, *_layers(ctx.saved_tensors, *ctx.constants)),
             *(to_input, to_weight1, to_context, to_scale1, to_shift1, to_weight2, to_bias2, to_scale2, to_shift2),
         )
-        num_gradients = (to_input is not None) + (to_weight1 is not None)
-        to_hidden = (rows, width, width)
-        count_products(to_hidden, *num_gradients * [(rows, inputs, width)], *[to_hidden][: to_weight2 is not None])
         return (
             *(to_bias2, to_input, to_context, None, None, to_weight1, to_scale1, to_shift1, to_weight2, to_scale2),
             *(to_shift2, None, None),
@@ -318,7 +175,6 @@ class _Slope(torch.autograd.Function):
         middle_PD, slope_PA = input_PA.new_empty(len(input_PA), width), torch.empty_like(input_PA)
         ctx.constants, ctx.library = (numbers[0], numbers[2]), library
         _call(library.slope_forward, of_pooled_ED, *_layers(layers, *ctx.constants), middle_PD, slope_PA)
-        count_products((len(input_PA), width, width), (*input_PA.shape, width))
         ctx.save_for_backward(of_pooled_ED, middle_PD, *layers)
         return slope_PA
 
@@ -335,7 +191,6 @@ class _Slope(torch.autograd.Function):
             *(ctx.library.slope_backward, of_slope, of_pooled_ED, *_layers(layers, *ctx.constants), middle_PD),
             *(to_pooled, *to_rows, to_weight1, to_scale1, to_weight2, to_scale2),
         )
-        count_products(*2 * [(rows, width, width)], *2 * [(*of_slope.shape, width)])
         return (
             *(to_pooled, to_rows, None, None, None, None, None, None, to_weight1, to_scale1, None, to_weight2),
             *(to_scale2, None, None, None, None),
@@ -349,3 +204,8 @@ def _layers(tensors: Sequence[Tensor], epsilon1: float, leak: float) -> tuple[Te
         *(input_PA, *input_PA.shape, weight1_DA, len(weight1_DA), context_ED, event_P, counts_E),
         *(scale1_D, shift1_D, epsilon1, weight2_DD, *kept[:2], leak, *kept[2:]),
     )
+
+
+def _call(function: Callable[..., Any], *arguments: Tensor | float | None) -> None:
+    """Call a function of the library with the addresses of the tensors' values."""
+    function(*(one.data_ptr() if isinstance(one, Tensor) else one for one in arguments))

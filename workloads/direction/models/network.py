@@ -29,7 +29,7 @@ from common.files.local import each_match, files_below, named_inputs
 from common.paths import user_path
 from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
-from workloads.base.segments import Segments, pool, segment_sum, sort_within_events, spread
+from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, sort_within_events, spread
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.fits import FARTHEST, classical_fits, nearest_distances, reference_times
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, read_equal_geometries, read_geometry
@@ -347,7 +347,7 @@ def _summary(events: EventInput, merged: _Merged) -> Tensor:
     x_T, y_T, z_T, _ = apart_T4.unbind(1)
     products_T7 = torch.cat([apart_T4.square(), torch.stack([x_T * y_T, y_T * z_T, z_T * x_T], 1)], 1)
     products_E7 = segment_sum(products_T7, sensors) / num_clean_E1
-    brightest_E1 = pool(charge_T1, sensors, ("max",))
+    brightest_E1, _ = segment_max(charge_T1, sensors)
     eigenvalues_E3 = eigenvalues(products_E7[:, :3], products_E7[:, 4:])
     return torch.cat(
         [
@@ -520,7 +520,8 @@ class Exchange(nn.Module):
 
 def mean_and_max(values_PD: Tensor, segments: Segments) -> Tensor:
     """Mean and maximum over the rows of each segment, float32; 0 for an empty one. (P, D) -> (E, 2 D)."""
-    return pool(values_PD.float(), segments, ("mean", "max"))
+    values_PD = values_PD.float()
+    return torch.cat([segment_mean(values_PD, segments), segment_max(values_PD, segments)[0]], 1)
 
 
 # ---- Loss.

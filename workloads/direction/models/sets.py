@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from workloads.base.segments import Segments, pool, spread
+from workloads.base.segments import Segments, segment_mean, spread
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
 from workloads.direction.models.network import (
@@ -99,7 +99,7 @@ class _Branch(nn.Module):
         sensors_TD, event_ED = self.sensor_input(sensors_TF), self.event_input(events_EF)
         for layer in self.layers:
             sensors_TD, event_ED = layer(sensors_TD, event_ED, segments)
-        outputs: Tensor = self.head(torch.cat([event_ED, pool(sensors_TD, segments, ("mean",))], 1))
+        outputs: Tensor = self.head(torch.cat([event_ED, segment_mean(sensors_TD, segments)], 1))
         return outputs
 
 

@@ -103,6 +103,7 @@ class LikelihoodNetworks:
     def __init__(self, config: LikelihoodConfig, context: StepContext) -> None:
         self.config = config
         self.device = device = context.device
+        self._precision = context.precision
         with context.initial_weights():
             self.standardise = Standardise(config.network).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)
@@ -145,7 +146,8 @@ class LikelihoodNetworks:
         n of an event's N muons are seen: its weight is that of all of them.
         """
         events = self.present(source)
-        bound = self.muons.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
+        with self._precision():
+            bound = self.muons.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
         weight_G = events.segments.sizes_E**MUON_WEIGHT / events.segments.counts_E
         return ((bound.muons_E + bound.shared_E) * weight_G).sum(), bound.shared_E.detach().sum()
 

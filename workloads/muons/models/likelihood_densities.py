@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base.bf16 import Linear, joined
 from workloads.base.random_streams import stream_seed
-from workloads.base.segments import Segments, pool, segment_sum, spread
+from workloads.base.segments import Segments, segment_mean, segment_sum, spread
 from workloads.muons.models.config import MAX_COUNT, MAX_DEVIATION, MuonNetworkConfig
 from workloads.muons.models.count_head import CONDITION_LIMIT, MixtureCountHead, cumulative
 from workloads.muons.models.panel import Bundles
@@ -48,12 +48,23 @@ _PRIOR_POWER = 0.75
 hardly. A right prior is the same with any weight; without one, radii of large events were off by up to 0.02 decades."""
 
 
-def mixture_layer(inputs: int, reach: float, log_spread: float) -> Linear:
+class ExactLinear(nn.Linear):
+    """Linear layer in float32, under autocast, too: for numbers that a loss is computed from."""
+
+    def forward(self, input_RA: Tensor) -> Tensor:
+        """Result of the layer. (R, A) -> (R, D)."""
+        if not torch.is_autocast_enabled(input_RA.device.type):
+            return super().forward(input_RA)
+        with torch.autocast(input_RA.device.type, enabled=False):
+            return F.linear(input_RA.float(), self.weight, self.bias)
+
+
+def mixture_layer(inputs: int, reach: float, log_spread: float) -> nn.Linear:
     """Layer to the parameters of a mixture, at first one wide peak. (P, inputs) -> (P, X).
 
     ``reach``: distance of the outermost means from 0 at first; ``log_spread``: ln spread of each component at first.
     """
-    layer = Linear(inputs, 3 * COMPONENTS, wide=True)
+    layer = ExactLinear(inputs, 3 * COMPONENTS)
     centres_K = torch.linspace(-reach, reach, COMPONENTS)
     with torch.no_grad():
         layer.weight.mul_(0.1)
@@ -141,17 +152,17 @@ class MuonDensities(nn.Module):
         self.prior = mixture_layer(NUM_KNOWN, _PRIOR_REACH, _PRIOR_LOG_SPREAD)
         # Not of the azimuth, in which muons of an event hardly have anything in common.
         self.embedding = _silu_layers(_AZIMUTH + NUM_KNOWN, width)
-        to_posterior = Linear(width, 2 * latent, wide=True)
-        self.posterior = nn.Sequential(Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
+        to_posterior = ExactLinear(width, 2 * latent)
+        self.posterior = nn.Sequential(nn.Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
         # A line from the mean features of an event: z means something before the other layers have found it. Without,
         # one seed of ten had 0.6 of the correlation of two radii after 1,500 steps.
-        self.posterior_line = nn.Linear(_AZIMUTH + NUM_KNOWN, latent)
+        self.posterior_line = ExactLinear(_AZIMUTH + NUM_KNOWN, latent)
         inputs = NUM_KNOWN + latent
         self.context = _silu_layers(inputs, width)
         self.energy = mixture_layer(width, _REACH, _LOG_SPREAD)
         self.positions = nn.ModuleList(_Position(number, config) for number in range(1, num_features))
-        # Shifts of whole mixtures by (c, N, z), learned long before the other layers bend. In float32, always.
-        self.shift = nn.Linear(inputs, num_features)
+        # Shifts of whole mixtures by (c, N, z), learned long before the other layers bend.
+        self.shift = ExactLinear(inputs, num_features)
         with torch.no_grad():
             to_posterior.weight.mul_(0.1)
             self.shift.weight.zero_()
@@ -165,9 +176,9 @@ class MuonDensities(nn.Module):
     def bound(self, features_PF: Tensor, known_EK: Tensor, segments: Segments, normal_EZ: Tensor) -> Bound:
         """Bound of each event, with z from the encoder by ``normal_EZ``. (P, F), (E, K), (E, Z) -> 2 times (E,)."""
         embedded_PD = self.embedding(torch.cat([features_PF[:, :_AZIMUTH], spread(known_EK, segments)], 1))
-        mean_ED = pool(embedded_PD, segments, ("mean",))
-        mean_EF = pool(features_PF[:, :_AZIMUTH], segments, ("mean",))
-        mean_EZ, log_spread_EZ = self.posterior(joined([mean_ED, known_EK], mean_ED.dtype)).chunk(2, 1)
+        mean_ED = segment_mean(embedded_PD, segments)
+        mean_EF = segment_mean(features_PF[:, :_AZIMUTH], segments)
+        mean_EZ, log_spread_EZ = self.posterior(torch.cat([mean_ED, known_EK], 1)).chunk(2, 1)
         log_spread_EZ = log_spread_EZ.clamp(*LOG_SPREAD_RANGE)
         mean_EZ = mean_EZ + self.posterior_line(torch.cat([mean_EF, known_EK], 1))
         z_EZ = mean_EZ + log_spread_EZ.exp() * normal_EZ
@@ -233,13 +244,13 @@ class _Position(nn.Module):
         """``number``: that of the features before."""
         super().__init__()
         width = config.hidden
-        self.of_context, self.of_features = Linear(width, width), Linear(number, width, bias=False)
+        self.of_context, self.of_features = nn.Linear(width, width), nn.Linear(number, width, bias=False)
         mixture = mixture_layer(width, _REACH, _LOG_SPREAD)
         if number == _AZIMUTH:
             mixture = mixture_layer(width, math.pi * (1 - 1 / COMPONENTS), _AZIMUTH_LOG_SPREAD)
             nn.init.zeros_(mixture.bias[:COMPONENTS])
-        self.network = nn.Sequential(nn.SiLU(), Linear(width, width), nn.SiLU(), mixture)
-        self.slope = Linear(width, number, wide=True)
+        self.network = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU(), mixture)
+        self.slope = ExactLinear(width, number)
         with torch.no_grad():
             self.slope.weight.mul_(0.1)
 
@@ -268,10 +279,10 @@ class Correction(nn.Module):
         super().__init__()
         width = config.hidden
         self.context = _silu_layers(NUM_KNOWN + config.latent, width)
-        self.of_context = Linear(width, width)
-        self.of_features = Linear(seen(torch.empty(0, num_features)).shape[1], width, bias=False)
-        last = Linear(width, num_features, wide=True)
-        self.network = nn.Sequential(nn.SiLU(), Linear(width, width), nn.SiLU(), last)
+        self.of_context = nn.Linear(width, width)
+        self.of_features = nn.Linear(seen(torch.empty(0, num_features)).shape[1], width, bias=False)
+        last = ExactLinear(width, num_features)
+        self.network = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU(), last)
         with torch.no_grad():
             last.weight.mul_(_CORRECTION)
             last.bias.zero_()
@@ -293,7 +304,7 @@ def _both_spread(one_ED: Tensor, other_EN: Tensor, segments: Segments) -> tuple[
 
 
 def _silu_layers(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(Linear(inputs, width), nn.SiLU(), Linear(width, width), nn.SiLU())
+    return nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
 
 
 _CPU_PIECE, _GPU_PIECE = 512, 65_536

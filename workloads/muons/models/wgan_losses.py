@@ -4,8 +4,8 @@ Each loss is a sum over events, so that those of microbatches add up to their ba
 the whole batch. ``present_E`` is (E,), 1.0 for an event with muons and 0.0 for an empty one, which critic and generator
 ignore. (An index would need a host sync.)
 
-Three derivatives are written out: autograd would round the two of bounded scores otherwise, and keep all pairs of
-generated events for that of the energy score. Scores are in float32 at least, whatever the rows are in.
+The derivative of the energy score is written out: autograd would keep all pairs of generated events. Scores are in
+float32 at least, whatever the rows are in.
 
 Shape suffixes: E events, P particles, R rows (events or particles), F features, D width, S numbers of a row,
 M generated events for each real one.
@@ -17,11 +17,9 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.base.kernels.layers import wide
-from workloads.base.segments import Segments, pool, segment_sum, spread
+from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread
 
 SCORE_LIMIT = 100.0
 """L in L·tanh(score / L), which bounds the critic's score smoothly: a rare huge event doesn't rule a batch."""
@@ -38,9 +36,7 @@ _LN10 = 2.302585092994046
 
 def raw_score(rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1: Tensor) -> Tensor:
     """Unbounded score of each event: row · (weight + projected / √D) + bias. (E, D), (E, D) -> (E,)."""
-    rows_ED, projected_ED = wide(rows_ED), wide(projected_ED)
-    projected_E = (rows_ED * projected_ED).sum(1) / math.sqrt(rows_ED.shape[1])
-    return F.linear(rows_ED, weight_1D, bias_1).squeeze(1) + projected_E
+    return (wide(rows_ED) * _raw_slope(projected_ED, weight_1D)).sum(1) + bias_1
 
 
 def bounded(scores: Tensor) -> Tensor:
@@ -50,33 +46,18 @@ def bounded(scores: Tensor) -> Tensor:
 
 def score_slope(rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1: Tensor) -> Tensor:
     """Slope of the bounded `raw_score` by the row. (E, D), (E, D) -> (E, D)."""
-    slope_ED: Tensor = _ScoreSlope.apply(rows_ED, projected_ED, weight_1D, bias_1)
-    return slope_ED
+    tanh_E = torch.tanh(raw_score(rows_ED, projected_ED, weight_1D, bias_1) / SCORE_LIMIT)
+    return _raw_slope(projected_ED, weight_1D) * (1 - tanh_E.square()).unsqueeze(1)
 
 
-class _ScoreSlope(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(*inputs)
-        raw_slope_ED, tanh_E1 = _slope_and_tanh(*inputs)
-        return raw_slope_ED * (1 - tanh_E1.square())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        rows_ED, projected_ED, *_ = ctx.saved_tensors
-        raw_slope_ED, tanh_E1 = _slope_and_tanh(*ctx.saved_tensors)
-        factor_E1 = 1 - tanh_E1.square()
-        of_score_E1 = (gradients[0] * raw_slope_ED).sum(1, True) * (-2 / SCORE_LIMIT) * tanh_E1 * factor_E1
-        to_slope_ED = gradients[0] * factor_E1 + of_score_E1 * wide(rows_ED)
-        to_rows_ED = (of_score_E1 * raw_slope_ED).to(rows_ED.dtype)
-        to_projected_ED = (to_slope_ED / math.sqrt(rows_ED.shape[1])).to(projected_ED.dtype)
-        return to_rows_ED, to_projected_ED, to_slope_ED.sum(0, True), of_score_E1.sum(0)
+def _raw_slope(projected_ED: Tensor, weight_1D: Tensor) -> Tensor:
+    """Slope of `raw_score` by the row. -> (E, D)."""
+    return weight_1D + wide(projected_ED) / math.sqrt(weight_1D.shape[1])
 
 
-def _slope_and_tanh(rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1: Tensor) -> tuple[Tensor, Tensor]:
-    """Slope of the unbounded score, and tanh(score / L). -> (E, D), (E, 1)."""
-    raw_E = raw_score(rows_ED, projected_ED, weight_1D, bias_1)
-    return weight_1D + wide(projected_ED) / math.sqrt(rows_ED.shape[1]), torch.tanh(raw_E.unsqueeze(1) / SCORE_LIMIT)
+def wide(values: Tensor) -> Tensor:
+    """Values in float32 at least: under autocast rows may be of bfloat16."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 class ScoreLoss(NamedTuple):
@@ -95,23 +76,11 @@ def score_loss(scores_2E: Tensor, signs_2E: Tensor) -> ScoreLoss:
     SCORE_LIMIT. ``signs_2E``: -1 for real events, then 1 for generated ones, 0 for empty. The generator's loss is
     -Σ D(fake), that of generated events with the signs of real ones: they count as real ones do for the critic.
     """
-    return ScoreLoss(*_ScoreLoss.apply(scores_2E, signs_2E))
-
-
-class _ScoreLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores_2E: Tensor, signs_2E: Tensor) -> tuple[Tensor, Tensor]:
-        bounded_2E = bounded(scores_2E)
+    bounded_2E = bounded(scores_2E)
+    with torch.no_grad():
         is_near_2E = bounded_2E.abs() > _SATURATED * SCORE_LIMIT
         gap_and_near_2 = torch.stack([-(scores_2E * signs_2E).sum(), (is_near_2E * signs_2E.abs()).sum() / 2])
-        ctx.save_for_backward(scores_2E, signs_2E)
-        ctx.mark_non_differentiable(gap_and_near_2)
-        return (bounded_2E * signs_2E).sum(), gap_and_near_2
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        scores_2E, signs_2E = ctx.saved_tensors
-        return gradients[0] * signs_2E * (1 - torch.tanh(scores_2E / SCORE_LIMIT).square()), None
+    return ScoreLoss((bounded_2E * signs_2E).sum(), gap_and_near_2)
 
 
 class GradientPenalty(NamedTuple):
@@ -186,7 +155,7 @@ def energy_score(
         torch.cat([generated_MPF.flatten(0, 1), real_PF]), segments.repeated(times + 1), lg_energy_spread
     ).split([times * segments.num_events, segments.num_events])
     of_events_E = row_scores(generated_ES.unflatten(0, (times, -1)), real_ES)
-    mean_E1 = pool(row_scores(generated_MPF, real_PF).unsqueeze(1), segments, ("mean",))
+    mean_E1 = segment_mean(row_scores(generated_MPF, real_PF).unsqueeze(1), segments)
     return EnergyScore((mean_E1.squeeze(1) * muons_weight_E).sum(), (of_events_E * weight_E).sum())
 
 
@@ -233,8 +202,8 @@ def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Ten
     Units are those of the standardised features; 0 for an empty event.
     """
     energy_P1 = features_PF[:, :1]
-    means_E = pool(torch.cat([features_PF, energy_P1 * features_PF], 1), segments, ("mean",))
-    largest_E1 = pool(energy_P1, segments, ("max",))
+    means_E = segment_mean(torch.cat([features_PF, energy_P1 * features_PF], 1), segments)
+    largest_E1, _ = segment_max(energy_P1, segments)
     ln_scale = lg_energy_spread * _LN10
     relative_P1 = ((energy_P1 - spread(largest_E1, segments)) * ln_scale).exp()
     log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() / ln_scale

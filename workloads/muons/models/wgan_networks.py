@@ -3,8 +3,8 @@
 The generator draws muons from the densities of a trained likelihood model and corrects their features.
 
 The gradient penalty trains on the critic's slope. Autograd can differentiate its own backward pass, but slowly
-(half of a step was the second derivative of layer normalisation), and compilers refuse it. Written explicitly, with a
-pullback for each layer, the slope is a forward computation: its gradient is of first order.
+and compilers refuse it. Written explicitly, with a pullback for each layer, the slope is a forward computation: its
+gradient is of first order.
 
 Shape suffixes: E events, P particles, R rows (events or particles), F features (G as the critic sees them),
 C conditions, K known numbers, I inputs of an event's context, A inputs, D width, M generated events for each real one,
@@ -16,23 +16,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from workloads.base.batch import Microbatch
-from workloads.base.bf16 import Linear, joined, rounded_product
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES
-from workloads.base.kernels.layers import activate, pull
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
-from workloads.base.segments import Segments, pool, pool_with_argmax, sort_within_events, spread, unpool
+from workloads.base.segments import Segments, by_count, segment_max, segment_mean, sort_within_events, spread
 from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodNetworks
-from workloads.muons.models.likelihood_densities import Correction, Draws, known, seen
+from workloads.muons.models.likelihood_densities import Correction, Draws, ExactLinear, known, seen
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan_losses import (
     EnergyScore,
@@ -44,6 +44,7 @@ from workloads.muons.models.wgan_losses import (
     raw_score,
     score_loss,
     score_slope,
+    wide,
 )
 
 CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
@@ -59,53 +60,83 @@ LEAK = 0.2
 """Slope of the activation below 0."""
 _XAVIER_GAIN = 0.5
 """Gain of the initial weights: first scores are small beside SCORE_LIMIT."""
-_POOLS = ("mean", "max")
 
+_aten = torch.ops.aten
 Pullback = Callable[[Tensor], Tensor]
 """Gradient with respect to a layer's output -> gradient with respect to its input, row by row."""
 
 
 class Dense(nn.Module):
-    """Linear layer, layer normalisation, leaky ReLU. Results are bfloat16 with rounded weights."""
+    """Linear layer, layer normalisation in float32, leaky ReLU."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.linear = Linear(inputs, outputs)
+        self.linear = nn.Linear(inputs, outputs)
         self.norm = nn.LayerNorm(outputs)
 
     def forward(self, input_RA: Tensor) -> Tensor:
         """Output of the layer. (R, A) -> (R, D)."""
-        linear = self.linear
-        if linear.is_rounded:
-            linear_RD = rounded_product(input_RA, linear.pair, linear.rounded_D)
-            return activate(linear_RD, linear.bias, self.norm, LEAK)[0]
-        weight_DA = linear.weight
-        if library := native.library_for(input_RA, weight_DA):
-            return native.dense(library, input_RA, weight_DA, linear.bias, self.norm, LEAK)[0]
-        return activate(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias, self.norm, LEAK)[0]
+        linear_RD = self.linear(input_RA)
+        return F.leaky_relu(self.norm(wide(linear_RD)), LEAK, inplace=True).to(linear_RD.dtype)
 
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
-        """Output and pullback of a gradient through the layer; both are differentiable.
-
-        What the pullback gives has the type of the input.
-        """
-        weight_DA, scale_D = self.linear.weight, self.norm.weight
-        library = None if self.linear.is_rounded else native.library_for(input_RA, weight_DA)
-        if library is not None:
-            layer = native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)
-            return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
-        # The pullback depends on the rows as well: the bias has its gradient from both.
-        linear_RD = self.linear(input_RA)
-        output_RD, normal = activate(linear_RD, None, self.norm, LEAK)
+        """Output and pullback of a gradient through the layer; both are differentiable."""
+        linear_RD, norm = self.linear(input_RA), self.norm
+        row_RD, shape = wide(linear_RD), norm.normalized_shape
+        normal_RD, *statistics = torch.native_layer_norm(row_RD, shape, norm.weight, norm.bias, norm.eps)
+        output_RD = F.leaky_relu(normal_RD, LEAK, inplace=True)
 
         def pullback(gradient_RD: Tensor) -> Tensor:
-            row_RD = pull(gradient_RD.to(linear_RD.dtype), output_RD.detach(), normal, LEAK)
-            if not self.linear.is_rounded:
-                return row_RD @ weight_DA
-            weight, rounded = self.linear.pair
-            return rounded_product(row_RD, (weight.t(), rounded.t()), wide=input_RA.dtype == torch.float32)
+            slope_RD = _aten.leaky_relu_backward(wide(gradient_RD), output_RD.detach(), LEAK, True)
+            arguments = slope_RD, row_RD, norm.weight, *statistics
+            if torch.compiler.is_compiling():  # torch's compiler fuses what autograd makes of it
+                return _norm_back(*arguments) @ self.linear.weight
+            pulled_RD: Tensor = _NormBack.apply(*arguments)
+            return pulled_RD @ self.linear.weight
 
-        return output_RD, pullback
+        return output_RD.to(linear_RD.dtype), pullback
+
+
+def _norm_back(u_RD: Tensor, row_RD: Tensor, scale_D: Tensor | None, mean_R1: Tensor, inverse_R1: Tensor) -> Tensor:
+    """Pullback J(γ u) of a gradient through the normalisation of rows. (R, D) -> (R, D).
+
+    With n̂ the normalised row, σ its spread: J v = (v - mean(v) - n̂ mean(n̂ v)) / σ, which is symmetric.
+    """
+    shape, of_input = row_RD.shape[1:], [True, False, False]
+    arguments = u_RD.contiguous(), row_RD, shape, mean_R1, inverse_R1, scale_D, None, of_input
+    pulled_RD: Tensor = _aten.native_layer_norm_backward(*arguments)[0]
+    return pulled_RD
+
+
+class _NormBack(torch.autograd.Function):
+    """The same, with its derivative: autograd's own is 60 operators more."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Tensor) -> Tensor:
+        pulled_RD = _norm_back(*arguments)
+        ctx.save_for_backward(*arguments, pulled_RD)
+        return pulled_RD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of ⟨s, r⟩, r = J(γ u), by u, row and scale.
+
+        That by γ u is J s, that by the row -((s·r) n̂ + (n̂·s) r + (n̂·γu) J s) / (n σ), n its length.
+        """
+        u_RD, row_RD, scale_D, mean_R1, inverse_R1, r_RD = ctx.saved_tensors
+        (s_RD,) = gradients
+        js_RD = _norm_back(s_RD, row_RD, None, mean_R1, inverse_R1)
+        # Each pass over the rows is expensive: row products are shared, and summed by matrix-vector products.
+        centred_RD, products_RD = row_RD - mean_R1, u_RD * js_RD
+        to_scale_D = products_RD.sum(0)
+        factor_R = (inverse_R1 * inverse_R1 / -row_RD.shape[1]).squeeze(1)
+        of_row_R = (products_RD @ scale_D) * factor_R  # s·r = J(γ u)·s = γ u·J s
+        of_r_R = torch.mul(centred_RD, s_RD, out=products_RD).sum(1) * factor_R
+        of_js_R = (torch.mul(centred_RD, u_RD, out=products_RD) @ scale_D) * factor_R
+        to_row_RD = centred_RD.mul_(of_row_R.unsqueeze(1))
+        to_row_RD.addcmul_(r_RD, of_r_R.unsqueeze(1)).addcmul_(js_RD, of_js_R.unsqueeze(1))
+        return js_RD.mul_(scale_D), to_row_RD, to_scale_D, None, None
 
 
 class Critic(nn.Module):
@@ -125,13 +156,13 @@ class Critic(nn.Module):
         self.event_input = Dense(2 * width + NUM_CONDITIONS + 1, width)
         self.event_hidden = Dense(width, width)
         self.output = nn.Linear(width, 1)
-        self.projection = nn.Linear(NUM_CONDITIONS, width, bias=False)
+        self.projection = ExactLinear(NUM_CONDITIONS, width, bias=False)
         _start_xavier(self)
 
     def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
         pooled_ED = self._pooled(features_PF, conditions_EC, segments)
-        event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
+        event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
         event_ED = self.event_hidden(self.event_input(event_ED))
         return raw_score(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
 
@@ -142,7 +173,7 @@ class Critic(nn.Module):
         see `Dense.with_pullback`.
         """
         pooled_ED, muons_back = self._pooled_with_pullback(features_PF, conditions_EC, segments)
-        event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
+        event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
 
@@ -155,7 +186,8 @@ class Critic(nn.Module):
         if pooled := self._pooled_in_cpp(features_PF, conditions_EC, segments):
             return pooled[0]
         muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
-        return pool(self.muon_hidden(self.muon_input(muons_PD)), segments, _POOLS)
+        muons_PD = self.muon_hidden(self.muon_input(muons_PD))
+        return torch.cat([segment_mean(muons_PD, segments), segment_max(muons_PD, segments)[0]], 1)
 
     def _pooled_with_pullback(
         self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments
@@ -166,20 +198,23 @@ class Critic(nn.Module):
         muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
         muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
         muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
-        pooled_ED, argmax_ED = pool_with_argmax(muons_PD, segments, _POOLS)
+        largest_ED, is_largest_PD = segment_max(muons_PD, segments)
 
         def pullback(slopes_ED: Tensor) -> Tensor:
-            slopes_PD = unpool(slopes_ED, segments, _POOLS, argmax_ED)
+            of_mean_ED, of_largest_ED = slopes_ED.chunk(2, 1)
+            of_both_ED = torch.cat([by_count(of_mean_ED, segments), of_largest_ED], 1)
+            slopes_PD, of_largest_PD = spread(of_both_ED, segments).chunk(2, 1)
+            slopes_PD = slopes_PD + torch.where(is_largest_PD, of_largest_PD, 0)
             return first_back(second_back(slopes_PD))[:, : self.num_features]
 
-        return pooled_ED, pullback
+        return torch.cat([segment_mean(muons_PD, segments), largest_ED], 1), pullback
 
     def _pooled_in_cpp(
         self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments
     ) -> tuple[Tensor, Pullback] | None:
         """Result of `_pooled_with_pullback` from the library in C++, None if it can't compute it."""
         first, second = self.muon_input, self.muon_hidden
-        library = None if first.linear.is_rounded else native.library_for(features_PF, first.linear.weight)
+        library = native.library_for(features_PF, first.linear.weight)
         if library is None:
             return None
         of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
@@ -253,12 +288,13 @@ class WganNetworks:
             self.correction = Correction(num_features, config.network).to(device)
             self.critic = Critic(seen(torch.empty(0, num_features)).shape[1], config.network).to(device)
         self.averaged = AveragedWeights(self.correction, GENERATOR_AVERAGE_DECAY)
+        self._precision = context.precision
         self._correct: Callable[..., Tensor] = self.correction
-        self.raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
+        self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
             require_compiler(device, "trainer.wgan.compile")
             self._correct = torch.compile(self._correct, dynamic=True, fullgraph=True)
-            self.raw_scores = torch.compile(self.raw_scores, dynamic=True, fullgraph=True)
+            self._raw_scores = torch.compile(self._raw_scores, dynamic=True, fullgraph=True)
             self._slope = torch.compile(self._slope, dynamic=True, fullgraph=True)
 
     def modules(self) -> dict[str, nn.Module]:
@@ -332,16 +368,23 @@ class WganNetworks:
         for num in self.passes(times, part.segments):
             some = slice(first, first + num)
             inputs = part.inputs_SEI[some].flatten(0, 1), part.drawn_SPF[some].flatten(0, 1)
-            passes.append(seen(self._correct(*inputs, part.segments.repeated(num))))
+            with self._precision():
+                passes.append(seen(self._correct(*inputs, part.segments.repeated(num))))
             first += num
         return torch.cat(passes) if len(passes) > 1 else passes[0]
+
+    def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """See Critic."""
+        with self._precision():
+            return self._raw_scores(features_PF, conditions_EC, segments)
 
     def penalty(self, part: WganEvents, fake_PG: Tensor, mix_E: Tensor) -> GradientPenalty:
         """Gradient penalty, summed over events."""
         fake_PG = fake_PG[sort_within_events(fake_PG[:, 0], part.segments)]
         between_PG = between(part.real_PG, fake_PG, part.segments, mix_E)
-        slope_PG = self._slope(between_PG, part.conditions_EC, part.segments)
-        return gradient_penalty(slope_PG, part.segments, part.present_E)
+        with self._precision():
+            slope_PG = self._slope(between_PG, part.conditions_EC, part.segments)
+        return gradient_penalty(wide(slope_PG), part.segments, part.present_E)
 
     def generator_loss(self, part: WganEvents) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""

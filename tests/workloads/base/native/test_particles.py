@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from native_layers import compiled
+from native_layers import compiled, layers_in_cpp
 from torch import Tensor
 
-from workloads.base.flops import counted_flops
-from workloads.base.native.layers import pooled
+from workloads.base.native import layers as native
+from workloads.base.native.layers import library_for, pooled
 from workloads.base.segments import Segments
 
 pytestmark = pytest.mark.process  # a compiler
@@ -31,15 +32,12 @@ def segments_of(counts: list[int]) -> Segments:
 
 
 def compare(compute: Callable[[], Tensor], in_torch: Callable[[], Tensor], of: Sequence[Tensor]) -> None:
-    """Results, gradients and numbers of operations."""
+    """Results and gradients."""
     slope = torch.randn(compute().shape)
-    results, flops = [], []
+    results = []
     for function in (compute, in_torch):
-        with counted_flops() as count:
-            value = function()
-            results.append([value.detach(), *torch.autograd.grad(value, of, slope)])
-        flops.append(count.flops)
-    assert flops[0] == flops[1] > 0
+        value = function()
+        results.append([value.detach(), *torch.autograd.grad(value, of, slope)])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5 * max(1.0, float(other.abs().max())))
 
@@ -127,3 +125,43 @@ def test_no_particles_at_all_give_no_slope() -> None:
     assert slope_PA.shape == (0, 3)
     (to_weight_DA,) = torch.autograd.grad(slope_PA.sum() + pooled_ED.sum(), layers[1])
     assert to_weight_DA.abs().max() == 0
+
+
+def test_a_row_whose_spread_overflows_is_not_finite() -> None:
+    layers = make_layers(2, 32)
+    with torch.no_grad():
+        layers[0][0] = 1e30 * torch.tensor([1.0, -1.0] * 16)
+    pooled_ED, _ = in_cpp(numbers(5, 3), [2, 3], layers)
+    assert not pooled_ED[0].isfinite().any()
+    assert pooled_ED[1].isfinite().all()
+
+
+def test_a_second_derivative_is_refused_and_not_wrong() -> None:
+    input_PA = numbers(5, 3)
+    pooled_ED, _ = in_cpp(input_PA, [3, 2], make_layers(2, 32))
+    (slope_PA,) = torch.autograd.grad(pooled_ED.sum(), input_PA, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        slope_PA.sum().backward()
+
+
+def test_torch_computes_what_the_library_cannot() -> None:
+    rows, weight = torch.randn(3, 5), torch.randn(32, 5)
+    assert library_for(rows, weight) is None  # not in use
+    with layers_in_cpp():
+        assert library_for(rows, weight) is native.used() is not None
+        assert library_for(rows, torch.randn(33, 5)) is None
+        assert library_for(rows.double(), weight.double()) is None
+        assert library_for(rows.to("meta"), weight) is None
+        with torch.autocast("cpu", torch.bfloat16):
+            assert library_for(rows, weight) is None
+
+
+def test_without_a_compiler_torch_computes_the_layers_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert not native.use()
+    assert native.used() is None
+    assert caplog.messages == ["layers on the CPU: torch, slower than C++ (there is no C++ compiler)"]

@@ -21,7 +21,6 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.base.checkpoint import TrainedRun
-from workloads.base.kernels.operators import LIBRARY
 from workloads.muons.commands import export
 from workloads.muons.export import run as programs
 from workloads.muons.export.functions import (
@@ -102,9 +101,6 @@ def check_muons(path: Path, function: GeneratorFunction) -> None:
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 def test_every_format_gives_the_muons_of_the_trained_model(exported: Export, suffix: str) -> None:
     check_muons(exported.folder / f"generator.{suffix}", function_of(config_of(exported.model)))
-    if suffix == "pt2":
-        nodes = torch.export.load(exported.folder / "generator.pt2").graph.nodes
-        assert not [node for node in nodes if LIBRARY.ns in str(node.target)], "an operator that icestream registers"
 
 
 @pytest.mark.process

@@ -1,8 +1,9 @@
-"""Muon models in bfloat16: values against double precision, what is stored between layers, checkpoints, generation."""
+"""Muon models in bfloat16: values against double precision, checkpoints, generation."""
 
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from toy_events import toy_batch
 from toy_tasks import CPU, MAKE, saved
 
-from workloads.base.bf16 import Linear, RoundedWeights
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.config import MuonNetworkConfig
@@ -19,16 +19,15 @@ from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan_networks import Critic
 
 MODELS = pytest.mark.parametrize("model", MAKE)
+Network = TypeVar("Network", bound=nn.Module)
 BF16 = StepContext(CPU, 1, bf16=True)
 COUNTS = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(2))
 SEGMENTS = Segments.from_counts(COUNTS, int(COUNTS.sum()))
 
 
-def in_both(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """The network in double precision, and in bfloat16."""
-    exact, rounded = copy.deepcopy(network).double(), copy.deepcopy(network)
-    RoundedWeights(rounded)
-    return exact, rounded
+def in_both(network: Network) -> tuple[Network, Network]:
+    """The network in double precision, and the one that computes in bfloat16."""
+    return copy.deepcopy(network).double(), network
 
 
 def error(found: Tensor, expected: Tensor) -> float:
@@ -38,16 +37,15 @@ def error(found: Tensor, expected: Tensor) -> float:
 def test_scores_and_slopes_of_the_critic_are_near_those_of_double_precision() -> None:
     features_PF, conditions_EC = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_CONDITIONS)
     exact, rounded = in_both(Critic(2, MuonNetworkConfig(hidden=64)))
-    assert isinstance(exact, Critic)
-    assert isinstance(rounded, Critic)
 
-    scores_E = rounded.raw_scores(features_PF, conditions_EC, SEGMENTS)
-    slopes_PF = rounded.slope(features_PF, conditions_EC, SEGMENTS)
+    with BF16.precision():
+        scores_E = rounded.raw_scores(features_PF, conditions_EC, SEGMENTS)
+        slopes_PF = rounded.slope(features_PF, conditions_EC, SEGMENTS)
 
     doubles = features_PF.double(), conditions_EC.double(), SEGMENTS
-    assert scores_E.dtype == slopes_PF.dtype == torch.float32
+    assert scores_E.dtype == torch.float32
     assert error(scores_E, exact.raw_scores(*doubles)) < 0.02
-    # A rounded number may be beyond the kink of a leaky ReLU, or another muon the largest: autocast was as far off.
+    # A rounded number may be beyond the kink of a leaky ReLU, or another muon the largest.
     assert error(slopes_PF, exact.slope(*doubles)) < 0.3
 
 
@@ -55,7 +53,8 @@ def test_corrected_features_are_near_those_of_double_precision() -> None:
     exact, rounded = in_both(Correction(2, MuonNetworkConfig()))
     inputs_EI, features_PF = torch.randn(60, NUM_KNOWN + 2), torch.randn(SEGMENTS.num_particles, 2)
 
-    found = rounded(inputs_EI, features_PF, SEGMENTS) - features_PF
+    with BF16.precision():
+        found = rounded(inputs_EI, features_PF, SEGMENTS) - features_PF
 
     assert found.dtype == torch.float32
     features_PF = features_PF.double()
@@ -64,12 +63,11 @@ def test_corrected_features_are_near_those_of_double_precision() -> None:
 
 def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision() -> None:
     exact, rounded = in_both(MuonDensities(2, MuonNetworkConfig()))
-    assert isinstance(exact, MuonDensities)
-    assert isinstance(rounded, MuonDensities)
     features_PF, known_EK = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_KNOWN)
     normal_EZ = torch.randn(60, rounded.latent)
 
-    found = rounded.bound(features_PF, known_EK, SEGMENTS, normal_EZ)
+    with BF16.precision():
+        found = rounded.bound(features_PF, known_EK, SEGMENTS, normal_EZ)
     expected = exact.bound(features_PF.double(), known_EK.double(), SEGMENTS, normal_EZ.double())
 
     assert found.muons_E.dtype == found.shared_E.dtype == torch.float32
@@ -81,27 +79,6 @@ def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision() -
     for value, right in zip(*gradients, strict=True):
         assert value.dtype == torch.float32
         assert error(value, right) < 0.02
-
-
-@MODELS
-def test_rows_of_muons_between_layers_are_stored_in_bfloat16(model: str) -> None:
-    task, width = MAKE[model](BF16), 16
-    batch = toy_batch(40)
-    task.step(batch)
-    (part,) = batch.microbatches
-    stored: list[Tensor] = []
-
-    def note(value: Tensor) -> Tensor:
-        stored.append(value)
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
-        task.step(batch)
-
-    multiples = {times * part.num_particles for times in range(1, 9)}
-    rows = [one for one in stored if one.dim() == 2 and one.shape[0] in multiples and one.shape[1] >= width]
-    assert len(rows) > 5
-    assert {one.dtype for one in rows if one.is_floating_point()} == {torch.bfloat16}
 
 
 @MODELS
@@ -128,9 +105,6 @@ def test_events_are_generated_and_judged_with_float32_weights(model: str) -> Non
     task, plain = (MAKE[model](context) for context in (BF16, StepContext(CPU, 1)))
     task.step(toy_batch())
     plain.load_state_dict(saved(task))
-    used = task.networks.averaged.average
-    assert not any(module.is_rounded for module in used.modules() if isinstance(module, Linear))
-    assert any(module.is_rounded for module in task.networks.averaged.latest.modules() if isinstance(module, Linear))
     muons = []
     for one in (task, plain):
         torch.manual_seed(3)
