@@ -93,10 +93,10 @@ def _speeds(setting: Setting, findings: Iterable[Findings]) -> str:
     return (
         "## Speed\n\n"
         f"{setting.events:,} events of 10 files in two sets ({setting.source_bytes / 1e6:.1f} MB, Parquet);"
-        f" {setting.copies} times (copies) for all but MosaicML Streaming and Energon. Batches of {setting.batch_events:,},"
-        f" {setting.workers} workers, a window of {setting.seconds:g} s after the first batches. Median (smallest to"
-        " largest). Conversion and start-up from the start of a process. Memory: peak of the sum of PSS over all"
-        " processes.\n\n" + _table(header, rows)
+        f" {setting.copies} times (copies) for all but MosaicML Streaming and Energon. Batches of"
+        f" {setting.batch_events:,}, {setting.workers} workers, a window of {setting.seconds:g} s after the first"
+        " batches. Median (smallest to largest). Conversion and start-up from the start of a process. Memory: peak of"
+        " the sum of PSS over all processes.\n\n" + _table(header, rows)
     )
 
 
