@@ -709,7 +709,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         if batch is None:
             if self._ways.drop_last and self.counters.events_trained:
                 few = f"{self.counters.events_trained:,} events fill no batch of {self._config.stream.batch_events:,}"
-                raise BadInputError(f"{few}, and drop_last leaves them out: lower batch_events")
+                raise BadInputError(f"{few}, and drop_last (or weights) leaves them out: lower batch_events")
             told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
             raise BadInputError(f"{told}: look at stream.set_aside")
         return batch

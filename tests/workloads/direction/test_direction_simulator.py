@@ -37,7 +37,6 @@ from workloads.direction.simulator import (
     expected_light,
     file_rows,
     joined,
-    record,
     simulate,
     write_dataset,
     write_file,
@@ -135,19 +134,6 @@ def test_coincidences_are_those_of_all_pairs(num_pulses: int) -> None:
 
     assert np.array_equal(order_P, np.lexsort((time_P, sensor_P)))
     assert np.array_equal(clean_P, coincident(sensor_P, time_P)[order_P])
-
-
-def test_a_neighbouring_event_or_string_makes_no_coincidence() -> None:
-    # Last sensors of string 0, first ones of string 1; and the last sensor of an event, the first one of the next.
-    position_S3 = POSITION_S3[:120]
-    pulses = np.array([0, 0, 0, 1]), np.array([59, 60, 119, 0]), np.array([0.0, 1.0, 5000.0, 5001.0])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulator, "_pulses", lambda *_: pulses)
-        patch.setattr(simulator, "TRIGGER_PULSES", 0)
-        patch.setattr(simulator, "FIRST_CLEAN_NS", 9800.0)
-        clean = record(natural_truth(2), position_S3, np.random.default_rng(0)).auxiliary_P
-
-    assert not (~clean).any()
 
 
 def test_recorded_events_have_eight_clean_pulses_the_first_at_9800_ns() -> None:
