@@ -614,7 +614,7 @@ class EventStream(IterableDataset[RaggedBatch]):
                 "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
                 " (icestream.stream(decoders=...))"
             )
-        is_whole = self._state.of_loop == 0 or self._ways.restart
+        is_whole = self._state.of_loop == 0 and not self._ways.restart
         batch = self._next(begins=True)
         self._loop = this = object()  # not before: the first batch may have been refused, as another thread reads
         num_batches = 1

@@ -77,7 +77,7 @@ def made(inputs: Any, **flags: object) -> Config:
 
 def test_a_state_is_that_of_one_order_whatever_the_number_of_decoders(file: Path) -> None:
     state = StreamState(StreamPosition(), 3).saved(made(file, **{"local.decoders": 2}))
-    assert StreamState.read(state, made(file, **{"local.decoders": 5})) == (StreamPosition(), 3)
+    assert StreamState.read(state, made(file, **{"local.decoders": 5})) == StreamState(StreamPosition(), 3)
     with pytest.raises(icestream.BadInputError, match=r"the state is of another stream .seed was 0, now 4."):
         StreamState.read(state, made(file, seed=4))
     with pytest.raises(icestream.BadInputError, match="has format 9; expected 1"):
@@ -143,7 +143,7 @@ def test_microbatches_are_joined_to_one_batch_with_the_offsets_of_all_events() -
 
 
 def test_an_empty_batch_of_a_rank_is_on_the_device_of_its_stream_as_the_others_are() -> None:
-    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamPosition(), device=torch.device("meta"))
+    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamState(StreamPosition(), 0), device=torch.device("meta"))
     columns = {**batch.events, **batch.particles}
     for name, tensor in {**columns, "offsets": batch.offsets, "counts": batch.counts}.items():
         assert tensor.device.type == "meta", name
@@ -174,4 +174,4 @@ def test_a_batch_moves_to_another_device_and_stays_where_it_is_on_the_same() -> 
     assert batch.to("cpu") is batch
     moved = batch.to("meta")
     assert moved.particles["muons"].device.type == moved.offsets.device.type == "meta"
-    assert (moved.num_events, moved.epoch, moved.position) == (6, 2, batch.position)
+    assert (moved.num_events, moved.epoch, moved.after) == (6, 2, batch.after)
