@@ -71,51 +71,55 @@ class Where:
         self._fields = event_fields(schema)
         self._dtypes = {name: schema.column(column).dtype for name, (column, _) in self._fields.items()}
         self._counts = {f"{column.name}.count" for column in schema.read_columns if column.per == "particle"}
+        if len(text) > _MOST_CHARACTERS:
+            raise self._error(f"it has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
+        one_row = {one.name: np.zeros((1, len(one.fields)), one.dtype) for one in schema.read_columns}
         try:
-            if len(text) > _MOST_CHARACTERS:
-                raise self._error(f"it has {len(text)} characters; at most {_MOST_CHARACTERS} are read")
             self._tree = ast.parse(" ".join(text.split()), mode="eval").body
             if sum(1 for _ in ast.walk(self._tree)) > _MOST_NODES:
                 raise self._error(f"it has more than {_MOST_NODES} names, numbers and operators")
-            self._check_condition(self._tree)
-            one_row = {one.name: np.zeros((1, len(one.fields)), one.dtype) for one in schema.read_columns}
-            self.mask(one_row, np.zeros(1, np.int64))  # an operation that numpy refuses
+            self.mask(one_row, np.zeros(1, np.int64))  # each part is evaluated: what can't be is found here
         except (SyntaxError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError):
             raise self._error(_SYNTAX) from None
 
     def mask(self, event_columns: Mapping[str, Array], counts: Array) -> Bool:
         """Return which of the rows fulfil the condition: (R,). ``event_columns``: (R, fields); ``counts``: (R,)."""
 
-        def value(node: ast.expr) -> Any:
+        def number(node: ast.expr) -> Any:
             match node:
-                case ast.Constant():
+                case ast.Constant() if type(node.value) in (int, float):
                     return node.value
-                case ast.UnaryOp():
-                    return -value(node.operand)
-                case ast.BinOp():
-                    return _ARITHMETIC[type(node.op)](value(node.left), value(node.right))
-                case ast.Call():
-                    return _FUNCTIONS[ast.unparse(node.func)](value(node.args[0]))
-            name = ast.unparse(node)
-            if name in self._counts:
-                return counts
-            column, index = self._fields[name]
-            return event_columns[column][:, index]
+                case ast.UnaryOp(op=ast.USub()):
+                    return -number(node.operand)
+                case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                    return _ARITHMETIC[type(node.op)](number(node.left), number(node.right))
+                case ast.Call(args=[argument], keywords=[]) if (name := ast.unparse(node.func)) in _FUNCTIONS:
+                    return _FUNCTIONS[name](number(argument))
+                case ast.Name() | ast.Attribute():
+                    name = ast.unparse(node)
+                    if name in self._counts:
+                        return counts
+                    if name not in self._fields:
+                        raise self._unknown(name)
+                    column, index = self._fields[name]
+                    return event_columns[column][:, index]
+            raise self._error(f"{ast.unparse(node)!r} is no number: {_SYNTAX}")
 
-        def fulfilled(node: ast.expr) -> Any:
+        def condition(node: ast.expr) -> Any:
             match node:
                 case ast.BoolOp():
                     join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-                    return reduce(join, [fulfilled(part) for part in node.values])
-                case ast.UnaryOp():
-                    return np.logical_not(fulfilled(node.operand))
-            assert isinstance(node, ast.Compare)
-            values = [value(one) for one in (node.left, *node.comparators)]
-            pairs = zip(node.ops, values, values[1:], strict=False)
-            return reduce(np.logical_and, [_COMPARISONS[type(op)](left, right) for op, left, right in pairs])
+                    return reduce(join, [condition(part) for part in node.values])
+                case ast.UnaryOp(op=ast.Not()):
+                    return np.logical_not(condition(node.operand))
+                case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
+                    values = [number(one) for one in (node.left, *node.comparators)]
+                    pairs = zip(node.ops, values, values[1:], strict=False)
+                    return reduce(np.logical_and, [_COMPARISONS[type(op)](one, other) for op, one, other in pairs])
+            raise self._error(f"{ast.unparse(node)!r} is no condition: {_SYNTAX}")
 
         with np.errstate(all="ignore"):
-            return np.broadcast_to(fulfilled(self._tree), counts.shape)
+            return np.broadcast_to(condition(self._tree), counts.shape)
 
     def may_hold(self, bounds: Bounds) -> bool:
         """Return False if no row between these bounds fulfils the condition. Arithmetic is not looked into."""
@@ -153,43 +157,13 @@ class Where:
             return "f" in dtype or not low == limit == high
         return bool(_COMPARISONS[kind](low if kind in (ast.Lt, ast.LtE) else high, limit))
 
-    def _check_condition(self, node: ast.expr) -> None:
-        match node:
-            case ast.BoolOp():
-                for part in node.values:
-                    self._check_condition(part)
-            case ast.UnaryOp(op=ast.Not()):
-                self._check_condition(node.operand)
-            case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
-                for side in (node.left, *node.comparators):
-                    self._check_value(side)
-            case _:
-                raise self._error(f"{ast.unparse(node)!r} is no condition: {_SYNTAX}")
-
-    def _check_value(self, node: ast.expr) -> None:
-        match node:
-            case ast.Constant() if type(node.value) in (int, float):
-                return
-            case ast.UnaryOp(op=ast.USub()):
-                self._check_value(node.operand)
-                return
-            case ast.BinOp() if type(node.op) in _ARITHMETIC:
-                self._check_value(node.left)
-                self._check_value(node.right)
-                return
-            case ast.Call(args=[argument], keywords=[]) if ast.unparse(node.func) in _FUNCTIONS:
-                self._check_value(argument)
-                return
-        name = ast.unparse(node)
-        if not isinstance(node, ast.Name | ast.Attribute):
-            raise self._error(f"{name!r} is no number: {_SYNTAX}")
-        names = [*self._fields, *self._counts]
-        if name not in names:
-            leaves = {known.rpartition(".")[2]: known for known in names}
-            like = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1)
-            near = difflib.get_close_matches(name, names, n=1) or [leaves[leaf] for leaf in like]
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise self._error(f"there is no {name}; {hint}")
+    def _unknown(self, name: str) -> BadInputError:
+        names = [*self._fields, *sorted(self._counts)]
+        leaves = {known.rpartition(".")[2]: known for known in names}
+        like = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1)
+        near = difflib.get_close_matches(name, names, n=1) or [leaves[leaf] for leaf in like]
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        return self._error(f"there is no {name}; {hint}")
 
     def _error(self, problem: str) -> BadInputError:
         return BadInputError(f"stream.where = {self._text[:200]!r}: {problem}")

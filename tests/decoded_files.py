@@ -58,14 +58,3 @@ def decoded(
             layout, tally = decode(unit, slot)
             found.append(DecodedUnit(unit, slot, layout, tally, unit_arrays(slot, workload, layout)))
     return found
-
-
-def chi_square(microbatches: Sequence[np.ndarray]) -> tuple[float, int]:
-    """Pearson's chi² of the table of microbatches (file ids of their events) and files, and its degrees of freedom."""
-    files = np.unique(np.concatenate(microbatches)) if microbatches else np.zeros(0)
-    table = np.array([[(part == file).sum() for file in files] for part in microbatches if len(part)])
-    if not table.size:
-        return 0.0, 0
-    share = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
-    dof = (table.shape[0] - 1) * (table.shape[1] - 1)
-    return (float(((table - share) ** 2 / share).sum()) if dof else 0.0), dof

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from no_processes import GUARD, ProcessStarted, guarded
+from no_processes import GUARD, ProcessStarted
 
 NOTHING = [sys.executable, "-c", ""]
 WAYS: list[Callable[[], object]] = [
@@ -29,22 +29,3 @@ def test_a_process_is_refused_before_it_starts_and_a_test_that_swallows_the_refu
         way()
     with pytest.raises(ProcessStarted), GUARD.watch(), contextlib.suppress(ProcessStarted):
         way()
-
-
-@pytest.mark.process
-def test_the_guard_is_on_in_every_test_without_the_marker(request: pytest.FixtureRequest) -> None:
-    marked, unmarked = guarded(request.node), guarded(NoMarkers())  # type: ignore[arg-type]
-    next(marked)
-    subprocess.run(NOTHING, check=True)
-    next(unmarked)
-    with contextlib.suppress(ProcessStarted):
-        subprocess.run(NOTHING, check=False)
-    with pytest.raises(ProcessStarted):
-        next(unmarked)
-
-
-class NoMarkers:
-    """A test of which no marker is known."""
-
-    def get_closest_marker(self, name: str) -> None:
-        return None

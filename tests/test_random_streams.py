@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from workloads.base.context import Noise
 from workloads.base.random_streams import Purpose, SharedPurpose, file_stream, numpy_stream, stream_seed
 from workloads.muons.generation import CHUNK_EVENTS, CountRule, generate_events
 from workloads.muons.primaries import Primaries
-from workloads.muons.purposes import MuonPurpose
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
@@ -39,15 +37,6 @@ def test_streams_of_all_purposes_differ_for_the_same_numbers() -> None:
         assert all(0 <= seed < 2**63 for seed in made)
         first = {tuple(numpy_stream(purpose, *numbers).integers(0, 2**62, 2).tolist()) for purpose in purposes()}
         assert len(first) == len(made)
-
-
-# ---- Numbers.
-
-
-def test_every_number_counts_also_zeros_at_the_end() -> None:
-    numbers = [(), (0,), (0, 0), (2,), (2, 0), (2, 0, 0), (0, 2), (20,), (-2,), (1, 23), (12, 3), (123,), (2**64,)]
-    for one, other in combinations(numbers, 2):
-        assert stream_seed(MuonPurpose.SPLITS, *one) != stream_seed(MuonPurpose.SPLITS, *other)
 
 
 def test_seeds_are_the_same_in_every_version() -> None:

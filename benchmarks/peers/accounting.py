@@ -17,6 +17,8 @@ class Account(NamedTuple):
     """Events that came more often than in the undisturbed stream."""
     moved: int
     """Fewest events that would have to be moved to restore the order of those that came."""
+    empty_loops: int = 0
+    """Loops without any event before these."""
 
     @property
     def is_exact(self) -> bool:

@@ -10,12 +10,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from benchmarks.peers.accounting import Account, account, mixing
 from benchmarks.peers.processes import MARK, PeakMemory, processes_of, shared_memory
 
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 STOP_AFTER, SAVE_EVERY = 37, 10
 GONE_AFTER_S = 5.0
 
@@ -31,6 +32,8 @@ class Speed(NamedTuple):
     events_per_s: float
     particles_per_s: float
     cpu_us: float
+    share: float
+    """Part of the events that are of the first set, where sets are mixed."""
     peak_bytes: int
 
 
@@ -41,6 +44,8 @@ class Resume(NamedTuple):
     """After a stop in mid-epoch, with the same number of workers; a text if it failed."""
     others: Account | str
     """The same, with another number of workers."""
+    ended: Account | str
+    """After a stop behind the last batch of an epoch: the next epoch, with the same number of workers."""
     killed: Account | str
     """After `kill -9`, from the last saved state."""
     left: str
@@ -55,16 +60,20 @@ def run(task: dict[str, Any], mark: str | None = None, *, killed: bool = False) 
     environment = os.environ | {MARK: mark, "PEERS_STARTED_S": repr(time.time()), "OMP_NUM_THREADS": "1"}
     environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_DISABLE_IMPORT_WARNING": "1"}
     command = [sys.executable, "-m", "benchmarks.peers.one", json.dumps(task)]
-    with PeakMemory(mark) as memory:
+    # Into files: a process that outlives the measured one would hold a pipe open.
+    with TemporaryFile("w+") as output_file, TemporaryFile("w+") as errors_file, PeakMemory(mark) as memory:
         process = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command, env=environment, text=True, stdout=output_file, stderr=errors_file, start_new_session=True
         )
         try:
-            output, errors = process.communicate(timeout=LIMIT_S)
+            process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             end_all(mark)
-            process.communicate()
+            process.wait()
             raise MeasurementFailed(f"did not end in {LIMIT_S:.0f} s") from None
+        for file in (output_file, errors_file):
+            file.seek(0)
+        output, errors = output_file.read(), errors_file.read()
     if not killed:
         end_all(mark)
     # A result that was printed counts: Ray aborts at times when it is shut down in mid-epoch.
@@ -102,33 +111,40 @@ def measure_prepare(task: dict[str, Any]) -> tuple[float, int]:
 
 
 def measure_resume(task: dict[str, Any], folder: Path, workers: int, other_workers: int) -> Resume:
-    """Read an epoch undisturbed, stopped and continued, with other workers, and killed."""
+    """Read two epochs undisturbed; one stopped and continued, with other workers, and killed; one after its end."""
     folder.mkdir(parents=True)
-    base = task | {"what": "read", "workers": workers, "state_in": "", "save_every": 0, "stop_after": 0, "kill": False}
+    base = task | {"what": "read", "workers": workers, "epochs": 1, "state_in": "", "save_every": 0}
+    base |= {"stop_after": 0, "kill": False}
 
     def read(name: str, **changes: Any) -> list[list[int]]:
         paths = {"ids_out": str(folder / f"{name}.ids"), "state_out": str(folder / f"{name}.state")}
         run(base | paths | changes)
-        return list(batches_of(folder / f"{name}.ids"))
+        return list(batches_of(folder / f"{name}.ids0"))
 
-    undisturbed = read("undisturbed")
-    whole = flat(undisturbed)
+    undisturbed = read("undisturbed", epochs=2)
+    whole, following = flat(undisturbed), flat(list(batches_of(folder / "undisturbed.ids1")))
     begun = read("begun", save_every=STOP_AFTER, stop_after=STOP_AFTER)
 
-    def continued(name: str, begin: list[list[int]], state: str, **changes: Any) -> Account | str:
+    def continued(name: str, of: list[int], begin: list[list[int]], state: str, **changes: Any) -> Account | str:
         try:
             rest = read(name, state_in=str(folder / f"{state}.state"), **changes)
-        except MeasurementFailed as error:
+            return account(of, flat(begin) + flat(rest))
+        except (MeasurementFailed, ValueError) as error:
             return str(error)
-        return account(whole, flat(begin) + flat(rest))
 
-    stopped = continued("continued", begun, "begun")
-    others = continued("others", begun, "begun", workers=other_workers)
+    stopped = continued("continued", whole, begun, "begun")
+    others = continued("others", whole, begun, "begun", workers=other_workers)
+    read("ended", save_every=len(undisturbed), stop_after=len(undisturbed))
+    ended = continued("after-end", following, [], "ended")
+    if not isinstance(ended, str) and ended.lost == len(following):
+        read("after-empty", state_in=str(folder / "ended.state"), epochs=2)
+        ended = account(following, flat(list(batches_of(folder / "after-empty.ids1"))))
+        ended = ended._replace(empty_loops=2 if ended.lost == len(following) else 1)
     left = _kill(base, folder)
-    before_kill = list(batches_of(folder / "killed.ids"))
+    before_kill = list(batches_of(folder / "killed.ids0"))
     saved = before_kill[: STOP_AFTER // SAVE_EVERY * SAVE_EVERY]
-    killed = continued("after-kill", saved, "killed")
-    return Resume(stopped, others, killed, left, mixing([[i >> 32 for i in batch] for batch in undisturbed]))
+    killed = continued("after-kill", whole, saved, "killed")
+    return Resume(stopped, others, ended, killed, left, mixing([[i >> 32 for i in batch] for batch in undisturbed]))
 
 
 def _kill(base: dict[str, Any], folder: Path) -> str:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,22 +31,28 @@ def main() -> None:
     from benchmarks.peers.loaders.base import Job
 
     job = Job(Path(task["source"]), Path(task["prepared"]), task["workers"], task["batch_events"], task["seed"])
+    job = job._replace(features=tuple(task.get("features", ())))
     if task["what"] == "prepare":
         module.prepare(job.source, job.prepared)
         return
     loader = module.Loader(job)
     if task["what"] == "speed":
-        print(json.dumps(speed(loader, started_s, task["seconds"])), flush=True)
+        print(json.dumps(speed(loader, started_s, task["seconds"], job.features)), flush=True)
     else:
         read(loader, task)
     loader.close()
 
 
-def speed(loader: Any, started_s: float, seconds: float) -> dict[str, float]:
-    """Start-up, rate and processor time within a window after the first batches, over as many epochs as it takes."""
+def speed(loader: Any, started_s: float, seconds: float, features: Sequence[str]) -> dict[str, float]:
+    """Start-up, rate and processor time within a window after the first batches, over as many epochs as it takes.
+
+    Raises AssertionError if the batches are not filtered, transformed or complete as asked.
+    """
+    from benchmarks.peers.features import check, share_of_first
+
     mark = os.environ[MARK]
     first_s = window_s = 0.0
-    batches = events = particles = in_window = 0
+    batches = events = particles = in_window = of_first = 0
     before: dict[int, float] = {}
     while True:
         for batch in loader:
@@ -55,14 +62,17 @@ def speed(loader: Any, started_s: float, seconds: float) -> dict[str, float]:
                 in_window += 1
                 events += len(batch.ids)
                 particles += len(batch.muons)
+                of_first += share_of_first(batch.ids) if "mix" in features else 0
                 if now_s - window_s >= seconds and in_window >= LEAST_BATCHES:
                     cpu_s = cpu_between_s(before, cpu_times_s(mark))
                     spent_s = now_s - window_s
+                    check(batch, features)
                     return {
                         "startup_s": first_s - started_s,
                         "events_per_s": events / spent_s,
                         "particles_per_s": particles / spent_s,
                         "cpu_us": 1e6 * cpu_s / events,
+                        "share": of_first / events,
                     }
                 continue
             first_s = first_s or now_s
@@ -72,7 +82,7 @@ def speed(loader: Any, started_s: float, seconds: float) -> dict[str, float]:
 
 
 def read(loader: Any, task: dict[str, Any]) -> None:
-    """Write the ids of all events that were handed out, to the end of an epoch or to batch `stop_after`.
+    """Write the ids of all events that were handed out, a file for each of `epochs` loops, or to batch `stop_after`.
 
     The state is saved every `save_every` batches, and before a stop; with `kill`, the stop is a SIGKILL.
     """
@@ -81,17 +91,18 @@ def read(loader: Any, task: dict[str, Any]) -> None:
     if task["state_in"]:
         loader.load_state_dict(torch.load(task["state_in"], weights_only=False))
     saved = Path(task["state_out"])
-    with Path(task["ids_out"]).open("ab", buffering=0) as ids:
-        for number, batch in enumerate(loader, start=1):
-            ids.write(json.dumps(batch.ids.tolist()).encode() + b"\n")
-            if task["save_every"] and number % task["save_every"] == 0:
-                new = saved.with_suffix(".new")
-                torch.save(loader.state_dict(), new)
-                new.replace(saved)
-            if number == task["stop_after"]:
-                if task["kill"]:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return
+    for epoch in range(task["epochs"]):
+        with Path(f"{task['ids_out']}{epoch}").open("ab", buffering=0) as ids:
+            for number, batch in enumerate(loader, start=1):
+                ids.write(json.dumps(batch.ids.tolist()).encode() + b"\n")
+                if task["save_every"] and number % task["save_every"] == 0:
+                    new = saved.with_suffix(".new")
+                    torch.save(loader.state_dict(), new)
+                    new.replace(saved)
+                if number == task["stop_after"]:
+                    if task["kill"]:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Commands `icestream ranges` and `plan`: state of a run's ranges, preview of its stream, and its mixing of the files.
 
-docs/explanation/mixing.md has the measure of mixing: chi² of the file id over microbatches, a degree of freedom.
+docs/explanation/mixing.md has the measure of mixing: chi² of the file id over batches, a degree of freedom.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, astuple, dataclass
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple
@@ -125,9 +124,6 @@ _QUARANTINED_SHOWN = 20
 _POORLY_MIXED = 2.0
 """Value of chi²/dof from which on the summary gives advice."""
 
-FileRows = Sequence[tuple[int, int]]
-"""File and rows of a unit's parts, in reading order."""
-
 
 @dataclass(frozen=True)
 class CountSpread:
@@ -201,7 +197,7 @@ class PlanSummary:
     """Ratio chi²/dof of the file id over microbatches, against a permutation of each block. None: nothing to mix, or
     `stream.shuffle` is false."""
     mixing_over_epoch: float | None
-    """Same ratio against a permutation of the epoch. None also if not all blocks are planned."""
+    """Same ratio against a permutation of the epoch."""
     quarantined: list[BadFile]
     where: str
     """Filter of the stream: all counts are those before it."""
@@ -351,10 +347,10 @@ def summarise(
     for line in lines:
         of_shards[line.block % stream.shards] += line.events
     mixing_in_block = mixing_over_epoch = None
-    if stream.shuffle:
-        mixing_in_block = mixing([units_of_block for _, units_of_block in blocks], stream.batch_events)
-        if len(blocks) == num_blocks:
-            mixing_over_epoch = mixing([units], stream.batch_events)
+    if stream.shuffle and lines:
+        parts = median(sum(len(unit.parts) for unit in units_of_block) for _, units_of_block in blocks)
+        mixing_in_block = mixing(max(median(line.parts for line in lines), 1), parts, stream.batch_events)
+        mixing_over_epoch = mixing(stream.block_files, len(inventory), stream.batch_events)
     return PlanSummary(
         plan_hash=plan_hash,
         files=len(inventory),
@@ -485,41 +481,7 @@ def unit_lines(summary: PlanSummary) -> list[str]:
 # ------------------------------------------------------------------ mixing
 
 
-def mixing(groups: Sequence[Sequence[Unit]], batch_events: int) -> float | None:
-    """Return the ratio chi²/dof of groups of units, each mixed in itself; None if there is nothing to mix."""
-    tables = [
-        expected([[(part.file, part.rows) for part in unit.parts] for unit in units], batch_events) for units in groups
-    ]
-    dof = sum(dof for _, dof in tables)
-    return sum(statistic for statistic, _ in tables) / dof if dof else None
-
-
-def expected(units: Sequence[FileRows], batch_events: int) -> tuple[float, int]:
-    """Return the exact expectation of chi² over all permutations of events inside each unit, and dof.
-
-    Microbatches are assumed to end at every ``batch_events`` events of a unit: outliers, dropped events and cuts by
-    max_particles are ignored.
-    """
-    file_events: Counter[int] = Counter()
-    for file, rows in chain.from_iterable(units):
-        file_events[file] += rows
-    num_events, num_microbatches, statistic = file_events.total(), 0, 0.0
-    for unit in units:
-        rows = sum(n for _, n in unit)
-        of_files: Counter[int] = Counter()
-        for file, n in unit:
-            of_files[file] += n
-        # q: share of a file in the unit, p: in all. O_mf is hypergeometric, so that with n events in a microbatch
-        # E (O - n p)² = n q (1 - q) (rows - n) / (rows - 1) + n² (q - p)², here divided by n p and summed over files.
-        shares = [(n / rows, file_events[file] / num_events) for file, n in of_files.items() if n]
-        sum_q_p = sum(q / p for q, p in shares)
-        sum_qq_p = sum(q * q / p for q, p in shares)
-        full, last = divmod(rows, batch_events)
-        for count, size in ((full, batch_events), (1, last)):
-            if count and size:
-                spread = (rows - size) / (rows - 1) if rows > 1 else 0.0
-                statistic += count * (spread * (sum_q_p - sum_qq_p) + size * (sum_qq_p - 1))
-                num_microbatches += count
-    num_files = sum(events > 0 for events in file_events.values())
-    dof = max(num_microbatches - 1, 0) * max(num_files - 1, 0)
-    return (statistic if dof else 0.0), dof
+def mixing(drawn: float, of: float, batch_events: int) -> float | None:
+    """Return chi²/dof of the file id over batches, each drawn at random from ``drawn`` of the ``of`` sources: 1 for a
+    draw from all, ``batch_events`` from one. None if there is nothing to mix."""
+    return None if of <= 1 else 1 + batch_events / drawn * max(of - drawn, 0) / (of - 1)

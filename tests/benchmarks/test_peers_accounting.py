@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from benchmarks.peers.accounting import Account, account, longest_increasing, mixing
+from benchmarks.peers.claims import CLAIMS, QUESTIONS
+from benchmarks.peers.loaders import PEERS
 
 UNDISTURBED = [3, 1, 4, 15, 9, 2, 6, 5]
 
@@ -40,3 +43,11 @@ def test_mixing_is_the_size_of_a_batch_for_a_file_each_and_one_for_a_permutation
     random.Random(1).shuffle(events)
     permuted = [events[first : first + 100] for first in range(0, len(events), 100)]
     assert mixing(permuted) == pytest.approx(1.0, abs=0.15)
+
+
+def test_each_claim_of_a_loader_names_a_page_of_its_documentation() -> None:
+    assert set(CLAIMS) == {peer.module for peer in PEERS}
+    for claims in CLAIMS.values():
+        assert len(claims.answers) == len(QUESTIONS)
+        pages = [re.findall(r"\d+", re.findall(r"\(([\d, ]+)\)$", text)[0]) for text in claims.answers if text != "-"]
+        assert {int(page) for answer in pages for page in answer} == set(range(1, len(claims.pages) + 1))

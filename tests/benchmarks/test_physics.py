@@ -60,11 +60,3 @@ def test_muons_are_likeliest_with_the_simulators_own_part_of_the_first_interacti
         monkeypatch.setattr(muons, "SHARED_PART", part)
         nats.append(muon_nats(real.primary_E4, real.bundles, Source()).sum())
     assert nats[0] < min(nats[1:]) - 3
-
-
-def test_every_table_with_a_floor_has_it_for_the_events_of_its_rows() -> None:
-    for table in runs.TABLES:
-        if table.floor:
-            events = {(run.judged_by or run.source, run.events, run.tuning) for run in table.runs}
-            assert events == {(table.floor.source, table.floor.events, False)}
-            assert table.floor.generations >= 8

@@ -8,36 +8,7 @@ import pytest
 from faulty_services import HASTE, LOSE_PATIENCE_VARIABLE
 
 from benchmarks import storm
-from benchmarks.storm_strikes import STALL_TIMEOUT_S, Record
-from benchmarks.storm_verdict import Processes, silence_s, told
-
-DECODER, FETCHER = 7, 8
-
-
-def run_with_log(folder: Path, log: str) -> Processes:
-    (folder / "logs").mkdir()
-    (folder / "logs" / "fetcher.log").write_text(log)
-    return Processes(folder, folder)
-
-
-def test_a_process_is_silent_while_it_is_suspended_and_the_fetcher_is_not() -> None:
-    record = Record(fetchers={FETCHER}, stops={DECODER: [[0, 2], [2.1, 6], [10, 11]], FETCHER: [[1, 2], [1.5, 3]]})
-    assert silence_s(record, DECODER) == pytest.approx(4)
-    assert silence_s(record, FETCHER) == 0
-    assert silence_s(record, 9) == 0
-
-
-def test_a_decoder_that_is_fenced_or_blamed_although_nobody_struck_it_is_named(tmp_path: Path) -> None:
-    log = (
-        f"decoder {DECODER}-ab hangs in lease 3: fencing it\nunit 4 failed 1 time(s): decoder {DECODER}-ab died\n"
-        "unit 5 failed 1 time(s): decoder 9-cd died\n"
-    )
-    processes = run_with_log(tmp_path, log)
-    assert told(processes, Record()) == [
-        f"decoder {DECODER} was fenced, silent by our doing for 0.0 s",
-        "blamed: unit 5 failed 1 time(s): decoder 9-cd died",
-    ]
-    assert told(processes, Record(killed={9}, stops={DECODER: [[0.0, 4.0]]})) == []
+from benchmarks.storm_strikes import STALL_TIMEOUT_S
 
 
 @pytest.mark.process

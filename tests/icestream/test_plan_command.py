@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from decoded_files import chi_square
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from muon_files import make_events, write_events
 
 from common.config import StreamConfig
@@ -23,7 +19,7 @@ from common.messages import Unit
 from common.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, Span, StagedFile, plan_block, plan_hash
 from common.slow_progress import SlowProgress
 from common.status import TrainerStatus, write_status
-from icestream.commands.plan import FileRows, PlanSummary, expected, plan, ranges, summarise, summary_lines, unit_lines
+from icestream.commands.plan import PlanSummary, plan, ranges, summarise, summary_lines, unit_lines
 from services.config.root import Config, load_config, store_config
 from services.config.settings import make_ranges
 from services.fetcher.cache import Cache
@@ -122,7 +118,6 @@ def test_small_row_groups_mix_the_block_and_the_epoch_is_limited_by_the_block() 
     assert summary.mixing_in_block < 1.1
     assert 1.5 < summary.mixing_over_epoch < 3  # four of eight files in each block
     summary = summary_of(MIXED, num_blocks=1000)
-    assert summary.mixing_over_epoch is None, "not all of it is planned"
     assert "first 2 of 1,000 blocks" in text_of(summary)
 
 
@@ -156,35 +151,6 @@ def test_the_plan_shows_what_each_shard_gets_and_warns_where_they_differ() -> No
     assert "WARNING" not in even
     of_three = text_of(summary_of(WHOLE, STREAM.model_copy(update={"shards": 3, "block_files": 4})))
     assert "ERROR: nothing for shard 2: set stream.shards to at most the 2 blocks of an epoch" in of_three
-
-
-BATCH = 32
-parts = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=3)
-
-
-def cut(files: np.ndarray, size: int) -> list[np.ndarray]:
-    """File ids of microbatches of consecutive events."""
-    return [files[i : i + size] for i in range(0, len(files), size)]
-
-
-def file_ids(unit: FileRows) -> np.ndarray:
-    return np.repeat([file for file, _ in unit], [rows for _, rows in unit])
-
-
-@settings(deadline=None, max_examples=8)
-@given(st.lists(parts, min_size=1, max_size=3), st.integers(1, 6))
-def test_the_expectation_is_the_mean_over_permutations_inside_the_units(units: list[FileRows], size: int) -> None:
-    statistic, dof = expected(units, size)
-    rng = np.random.default_rng(1)
-    drawn = [
-        chi_square([part for unit in units for part in cut(rng.permutation(file_ids(unit)), size)])
-        for _ in range(200 if dof else 1)
-    ]
-    assert {of_table for _, of_table in drawn} == {dof}
-    if dof:
-        statistics = [value for value, _ in drawn]
-        error = np.std(statistics) / np.sqrt(len(drawn))
-        assert np.mean(statistics) == pytest.approx(statistic, abs=5 * error + 1e-9)
 
 
 SMALL = ["--set", "stream.block_files=2", "--set", "stream.unit_events=30", "--set", "stream.batch_events=5"]

@@ -143,7 +143,9 @@ def test_microbatches_are_joined_to_one_batch_with_the_offsets_of_all_events() -
 
 
 def test_an_empty_batch_of_a_rank_is_on_the_device_of_its_stream_as_the_others_are() -> None:
-    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamState(StreamPosition(), 0), device=torch.device("meta"))
+    batch = RaggedBatch(
+        Batch((), events_elsewhere=5), MUONS, 0, StreamState(StreamPosition(), 0), device=torch.device("meta")
+    )
     columns = {**batch.events, **batch.particles}
     for name, tensor in {**columns, "offsets": batch.offsets, "counts": batch.counts}.items():
         assert tensor.device.type == "meta", name

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from benchmarks.peers.features import FEATURES
+
 
 class Peer(NamedTuple):
     """Loader in words."""
@@ -22,6 +24,10 @@ class Peer(NamedTuple):
     state: str
     conversion: str = ""
     """What `prepare` makes; empty if it reads Parquet as it is."""
+    is_by_row: bool = False
+    """True if the conversion handles an event at a time in Python."""
+    has: tuple[str, ...] = FEATURES
+    """Features that it has, or that its documentation has the user write as a part of her dataset."""
 
     @property
     def missing(self) -> list[str]:
@@ -55,6 +61,8 @@ PEERS = (
         "`py1e`, its default: events move within 4 million of them, here among all",
         "`StreamingDataLoader.state_dict()`",
         "MDS shards, all events rewritten",
+        is_by_row=True,
+        has=("mix", "transform", "column"),
     ),
     Peer(
         "hf_streaming",
@@ -92,5 +100,22 @@ PEERS = (
         "`shuffle=True`: order of the files, and of the rows of each",
         "`StreamingDataLoader.state_dict()`",
         "index; the files in one folder",
+        has=("mix", "transform", "column"),
+    ),
+    Peer(
+        "spdl_pipeline",
+        "SPDL",
+        ("spdl", "pyarrow"),
+        "permutation of four row groups at a time (as the user writes it)",
+        "none: the batches that were had are read again and skipped",
+    ),
+    Peer(
+        "energon",
+        "Megatron Energon",
+        ("megatron-energon",),
+        "order of pieces of 100 events, then a buffer of 10,000 events in each worker",
+        "`save_state_rank()` of its savable loader",
+        "WebDataset (tar) and an index, all events rewritten",
+        is_by_row=True,
     ),
 )

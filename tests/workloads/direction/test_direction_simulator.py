@@ -337,11 +337,6 @@ def test_event_ids_differ_between_files_and_seeds_and_fit_a_float64() -> None:
     assert all(np.all(np.diff(of_file) == 1) for of_file in ids)
 
 
-def test_row_groups_hold_a_fixed_number_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "ROW_GROUP_EVENTS", 20)
-    assert [len(piece) for piece in file_rows(EventsPlan(45, 1, seed=1), 0)] == [20, 20, 5]
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

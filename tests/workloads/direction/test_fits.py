@@ -28,7 +28,6 @@ from workloads.direction.fits import (
     EventPulses,
     Move,
     PaddedPulses,
-    across,
     classical_fits,
     convolved_density,
     fits_of,
@@ -159,13 +158,6 @@ def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
     pulses = padded()
     check_scores(some_tracks(pulses), track_scores, moved_track, pulses, 5)
     check_scores(vertex_state(pulses), vertex_scores, moved_vertex, pulses, 4)
-
-
-def test_the_vectors_across_are_at_right_angles_in_every_direction() -> None:
-    travel_B3 = F.normalize(torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
-    travel_B3 = torch.cat([travel_B3, torch.eye(3), -torch.eye(3)])
-    frame_B33 = torch.stack([travel_B3, *across(travel_B3)], 1)
-    assert torch.allclose(frame_B33 @ frame_B33.mT, torch.eye(3).expand(len(travel_B3), 3, 3), atol=1e-5)
 
 
 def test_no_step_makes_a_likelihood_smaller() -> None:
@@ -334,11 +326,6 @@ def test_events_that_tell_little_have_finite_fits() -> None:
             assert np.isfinite(list(values.values())).all()
             assert np.linalg.norm(vector(values, "track")) == pytest.approx(1, abs=1e-5)
         assert found[0] == {name: float(name in ("line_z", "track_z")) for name in CLASSICAL_FITS}
-
-
-def test_without_charge_the_fits_are_finite() -> None:
-    sensor_P, time_P, charge_P, auxiliary_P, offsets_E1 = columns(track_pulses(*true_tracks()[0]))
-    assert np.isfinite(classical_fits(sensor_P, time_P, 0 * charge_P, auxiliary_P, offsets_E1, GEOMETRY)).all()
 
 
 def test_an_extreme_event_is_fitted() -> None:
