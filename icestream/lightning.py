@@ -5,6 +5,7 @@ Lightning is no dependency: either of its packages, `lightning` and `pytorch_lig
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -31,6 +32,9 @@ else:
     _MODULES = [import_module(_PACKAGES[name]) for name in _NAMES]
     _CALLBACKS = tuple(module.Callback for module in _MODULES)
     _DATA_MODULES = tuple(module.LightningDataModule for module in _MODULES)
+
+
+logger = logging.getLogger("icestream")
 
 
 class StreamCallback(*_CALLBACKS):  # type: ignore[misc]
@@ -134,6 +138,8 @@ class StreamDataModule(*_DATA_MODULES):  # type: ignore[misc]
             if self._validation_files is not None or self.train.config.stream.held_out:
                 self.validation = stream(**{**arguments, **of_validation, "restart": True, "shuffle": False})
                 self.validation.ends_are_watched = True  # Lightning ends a validation behind its last batch
+            else:
+                logger.warning("no validation: give validation=FILES, or settings={'stream.held_out': 0.05}")
         if stage == "fit" and not any(isinstance(callback, StreamCallback) for callback in trainer.callbacks):
             trainer.callbacks.insert(0, StreamCallback(self.train))
 

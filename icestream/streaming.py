@@ -263,6 +263,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("proportion", "proportions", "probabilities"), "weights"),
     **dict.fromkeys(("epoch_size", "take", "max_events", "subsample"), "limit"),
     **dict.fromkeys(("split", "subset"), "part"),
+    "held_out": "settings={'stream.held_out': ...}",
     **dict.fromkeys(("shuffle_seed", "random_state"), "seed"),
     **dict.fromkeys(("cache_dir", "local_cache"), "run_dir"),
 }
@@ -377,6 +378,8 @@ def stream(
         return made(inputs, folder, ways)
     if inputs is not None:
         raise BadInputError("inputs and weights are given: the keys of weights are the inputs")
+    if not isinstance(weights, Mapping):
+        raise BadInputError(f"weights = {weights!r}: expected a mapping of inputs to numbers")
     weights = {str(text): weight for text, weight in weights.items()}
     of_set = replace(ways, limit=0, drop_last=True, restart=False)
     events = shares_of_batch(weights, made(list(weights), None, ways).config.stream.batch_events)

@@ -395,7 +395,14 @@ def _files(new: Moved, typed: Mapping[str, Any]) -> None:
         new.set("trainer.validation.events", min(typed["data.val_events"], _MOST_VALIDATED), "data.val_events")
     steps = max(1, round(events / new.settings.get("stream.batch_events", StreamConfig().batch_events)))
     if "epochs" in new.settings:
-        new.set(f"{TRANSFORMER}.schedule_steps", new.settings["epochs"] * steps, f"training.epochs, {steps} steps each")
+        total = new.settings["epochs"] * steps
+        new.set(f"{TRANSFORMER}.schedule_steps", total, f"training.epochs, {steps} steps each")
+        if most < (last - first + 1) * EVENTS_A_FILE:
+            new.set("trainer.max_steps", total, f"data.max_events {most}; the files are read whole")
+        if (warm := new.settings.get(f"{TRANSFORMER}.warmup_steps", 0)) >= total:
+            new.notes.append(f"the warm-up of {warm} steps is as long as the run of {total}: lower warmup_steps")
+    if new.settings.get("trainer.precision") == "bf16":
+        new.notes.append("bf16 is slow on a CPU: leave trainer.precision out there")
     if often := typed.get("data.val_per_epoch"):
         new.set("trainer.validation.every", max(1, steps // max(often, 1)), f"data.val_per_epoch {often}")
     if saved := typed.get("checkpoint.save_every"):
@@ -514,7 +521,7 @@ def script(new: Moved) -> list[str]:
     lines = [f"cat > {TOML_FILE} <<'END'", *toml(new), "END"] if new.settings else []
     config = f"-c {TOML_FILE}" if new.settings else ""
     if new.convert:
-        lines.append(f"icestream convert {shlex.quote(new.convert)} ev")
+        lines.append(f"icestream convert {shlex.quote(new.convert)} ev &&")  # the folder of Kaggle's files
     if new.token:
         lines.append(" ".join(filter(None, ("icestream token", inputs, config))))
     run_dir = f"--run-dir {shlex.quote(new.run_dir)}"

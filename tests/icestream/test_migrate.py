@@ -322,12 +322,11 @@ def test_a_configuration_of_iceaggr_becomes_settings_that_load_and_hold_its_valu
     assert config.trainer.checkpoint_every == 1000
     assert new.inputs == ("ev/batch_{1..650}.parquet",)
     lines = script(new)
-    assert "icestream convert '/data/my kaggle' ev" in lines
+    assert "icestream convert '/data/my kaggle' ev &&" in lines
     assert "icestream run -i 'ev/batch_{1..650}.parquet' -c migrated.toml --run-dir runs/train_flat" in lines
     assert "data.new_key: no counterpart is known" in new.left_out
-    named = {line.partition(":")[0] for line in new.left_out} | {
-        origin.split(",")[0] for origin in new.origins.values()
-    }
+    named = {line.partition(":")[0] for line in new.left_out}
+    named |= {origin.split(",")[0] for origin in new.origins.values()}
     assert {"training.weight_decay", "training.gradient_clip", "checkpoint.dir", "wandb.tags"} <= named
 
 

@@ -93,8 +93,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
         raise UnreadableError(f"{path}: can't be read ({' '.join(str(error).split())[:200]})") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        if isinstance(state, dict) and any(str(key).endswith("state_dict") for key in state):
-            other = "cr_muons" if "gen_state_dict" in state else "another program"
+        if isinstance(state, dict) and "format" not in state:
+            other = "cr_muons" if state.keys() & {"gen_state_dict", "generator"} else "another program"
             raise BadInputError(
                 f"{path}: a checkpoint of {other}, whose weights can't be used, as the networks differ: train a model"
                 " with `icestream run` (docs/how-to/migrate.md)"

@@ -131,6 +131,7 @@ def test_damage_anywhere_in_a_checkpoint_is_bad_input_or_harmless(checkpoints: C
         ({"format": 99}, "not a checkpoint of format 2"),
         ([1, 2], "not a checkpoint of format 2"),
         ({"gen_state_dict": {}, "crit_state_dict": {}}, "of cr_muons, whose weights can't be used"),
+        ({"generator": {}, "epoch": 3}, "of cr_muons, whose weights can't be used"),
         ({"epoch": 1, "model_state_dict": {}}, "of another program, whose weights can't be used"),
     ],
 )

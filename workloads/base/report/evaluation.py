@@ -262,7 +262,7 @@ def with_outliers(settings: FileSettings) -> FileSettings:
     stream = settings.stream.model_copy(
         update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0}
-        | {"max_squared_particles": 0}
+        | {"max_squared_particles": 0, "where": "", "transform": ""}  # floors are those of all events, as they are
     )
     return replace(settings, stream=stream)
 
@@ -291,7 +291,10 @@ def origin_of(settings: FileSettings, events: FileEvents, notes: Sequence[str], 
     warnings = reading_warnings(events)
     for warning in warnings:
         say(f"WARNING: {warning}")
-    return Origin(inputs, (f"{events.num_files} of {events.num_sources} files were read", *notes), warnings)
+    left = f"stream.where = {settings.stream.where!r} is not applied: these are all events of the files"
+    filtered = [left] if settings.stream.where else []
+    read = f"{events.num_files} of {events.num_sources} files were read"
+    return Origin(inputs, (read, *filtered, *notes), warnings)
 
 
 def reading_warnings(events: FileEvents) -> tuple[str, ...]:

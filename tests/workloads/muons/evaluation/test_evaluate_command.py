@@ -77,6 +77,7 @@ def check_page(folder: Path, report: dict[str, Any]) -> None:
     assert all(one in pictures or one.startswith("#") for one in references)
     assert not re.search(r"<(script|link|iframe|object|base)\b|url\(|@import", text)
     assert "prefers-color-scheme: dark" in text
+    assert "is not applied: these are all events of the files" in text
     assert all(f"<code>{name}</code>" in text for name in report["metrics"])
 
 
@@ -87,13 +88,14 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     limits = tmp_path / "limits.toml"
     limits.write_text("count_tv = 1e-6\nradius_m_w1 = 1e6\nc2st_auc = { max = 0.1 }\n")
     files = simulate(tmp_path / "files", 2600, preset_name="flat")
-    what = ("-i", files, "--simulated", "flat", "--events", "2500", "--thresholds", limits)
+    of_few = "stream.where=muons.count > 5"  # the floors would not be those of filtered events
+    what = ("-i", files, "--simulated", "flat", "--events", "2500", "--thresholds", limits, "--set", of_few)
     answer = icestream("evaluate", run, *what, *FAST)
     folder = run / "evaluation"
     assert answer.code == 3, answer.err
     sentence, last = answer.out.splitlines()[-2:]
     assert re.match(
-        r"headline metrics at the floor: wgan \d+ of \d+ \(all: \d+ of \d+\); wgan.s numbers of muons are ", sentence
+        r"Headline metrics at the floor: wgan \d+ of \d+ \(all: \d+ of \d+\); wgan.s numbers of muons are ", sentence
     )
     assert escape(sentence) in (folder / "report.html").read_text()
     assert last == f"report: {folder / 'report.html'}"
