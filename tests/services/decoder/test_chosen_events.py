@@ -257,7 +257,6 @@ def wrong(events, particles, offsets, random):
     return events["primary"]["energy"]
 
 def swapped(events, particles, offsets, random):
-    muons = particles["muons"]
     events["weight"], events["other"] = events["other"], events["weight"]
 
 def rounded(events, particles, offsets, random):

@@ -158,6 +158,7 @@ def test_graphnets_own_database_is_imported_and_its_neutrinos_fly_away_from_thei
     assert offsets_of_light(out, truth_E7[:, 4:]).mean() < -0.2
 
 
+@pytest.mark.process
 def test_the_angles_of_newer_prometheus_are_those_of_travel_and_are_turned(tmp_path: Path) -> None:
     import_with(SAMPLE / "22980001_photons.parquet", tmp_path)
     rows = pq.read_table(SAMPLE / "22980001_photons.parquet").to_pylist()

@@ -166,7 +166,7 @@ def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() ->
     told = list(lines(Outcome(report, [], about, {}, []), WORDS))
     assert told[0] == "Evaluation: runs/demo, step 1,560"
     assert told[1].startswith(
-        "headline metrics at the floor: wgan 1 of 3 (all: 1 of 4); wgan's numbers of muons are 2 % off"
+        "Headline metrics at the floor: wgan 1 of 3 (all: 1 of 4); wgan's numbers of muons are 2 % off"
     )
     told = told[2:]
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
@@ -227,7 +227,7 @@ def outcome_of(metrics: Mapping[str, Metric], beside: Beside | None = None) -> O
 
 def test_the_first_sentence_says_what_is_off_in_words_of_physics() -> None:
     off = {"log10_energy_w1": shifted(-0.02), "radius_m_w1": replace(shifted(0.02), unit="m"), "count_mean_ratio": HALF}
-    told = "headline metrics at the floor: wgan 0 of 3 (all: 1 of 4)"
+    told = "Headline metrics at the floor: wgan 0 of 3 (all: 1 of 4)"
     assert decision(outcome_of(off | {"x_m_w1": AT_FLOOR, "decoherence_m_w1": NO_FLOOR}), WORDS) == (
         f"{told}; wgan's muons are 52 % too few, energies 4.5 % too low, bundles 0.02 m too wide"
     )
