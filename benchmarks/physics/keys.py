@@ -22,8 +22,8 @@ _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
     f"{_HERE}/models.py",
-    *(f"workloads/base/{name}.py" for name in ("batch", "bf16", "context", "kernels/product", "optimiser")),
-    *(f"workloads/base/{name}.py" for name in ("random_streams", "segments", "training")),
+    *(f"workloads/base/{name}.py" for name in ("batch", "context", "optimiser", "random_streams", "segments")),
+    "workloads/base/training.py",
     *(f"workloads/muons/models/{name}.py" for name in ("config", "count_head", "standardise")),
 )
 _LIKELIHOOD = (*(f"workloads/muons/models/{name}.py" for name in ("likelihood", "likelihood_densities")), *_SHARED)
