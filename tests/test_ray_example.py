@@ -37,6 +37,7 @@ RAY = {
     "RAY_worker_niceness": "0",  # beside other tests, Ray's own 15 gets no time at all
     "RAY_process_group_cleanup_enabled": "0",  # what a killed worker has started ends by itself
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # else a token of the user's, in ~/.ray, would be asked for
 }
 EVENTS = 4000
 STREAM = (
