@@ -244,7 +244,6 @@ def test_length_fields_and_a_line_for_people_are_there_before_the_first_batch(fi
     [
         ({"batch_size": 3}, r"stream\(\) has no argument batch_size; did you mean batch_events\?"),
         ({"num_workers": 3}, "did you mean decoders"),
-        ({"proportion": 3}, "did you mean weights"),
         ({"shufle": False}, "did you mean shuffle"),
         ({"zzz": 1}, r"there are inputs, decoders, batch_events"),
         *(({"limit": limit}, "limit = .*: expected a whole number") for limit in (0, "5", 2.5, True)),
