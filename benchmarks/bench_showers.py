@@ -32,7 +32,7 @@ Float64 = npt.NDArray[np.float64]
 
 BANDS_GEV = (1e3, 2e3, 5e3, 1e4, 3e4)
 MCEQ_PER_CM2_S_SR = {0.0: (3.666e-8, 6.869e-9, 5.816e-10, 1.034e-10), 60.0: (6.293e-8, 1.237e-8, 1.087e-9, 1.962e-10)}
-"""Of both charges in BANDS_GEV at sea level, by zenith angle: MCEq, SIBYLL 2.3c, H3a, US standard atmosphere.
+"""Flux of both charges in BANDS_GEV at sea level, by zenith angle: MCEq, SIBYLL 2.3c, H3a, US standard atmosphere.
 
 Integrals of power laws between the ten energies a decade of a table that MUTE tests itself with (Woodley et al. 2021,
 `Surface_Fluxes_USStd_None_SIBYLL-2.3c_HG.txt`); 60°: between its 56.8° and 61.6°, in the logarithm and 1/cos.

@@ -77,7 +77,7 @@ class MachineError(TransientError):
 
 
 _NO_THREAD = "Unknown error: Failed to launch worker thread"
-"""How Arrow's text begins where the kernel starts no thread, for lack of memory or by a limit; it has no number.
+"""Begin of Arrow's text where the kernel starts no thread, for lack of memory or by a limit; it has no number.
 Texts of other kinds quote bytes of a file."""
 
 

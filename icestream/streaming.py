@@ -421,11 +421,11 @@ def shares_of_batch(weights: Mapping[str, float], batch_events: int) -> dict[str
 
 @dataclass(frozen=True)
 class Ways:
-    """What the loops over a stream are like, which its order does not depend on."""
+    """The ways of looping over a stream, on which its order does not depend."""
 
     device: torch.device
     place: RankPlace | None
-    """Of this process among several ranks."""
+    """Place of this process among several ranks; None: it is alone."""
     limit: int
     """Events of a loop; 0: those of an epoch."""
     drop_last: bool
@@ -433,7 +433,7 @@ class Ways:
 
 
 class _Rest(NamedTuple):
-    """What is left of a batch of the feed, of which the first events went into an earlier batch."""
+    """The rest of a batch of the feed, whose first events went into an earlier batch."""
 
     microbatches: tuple[Microbatch, ...]
     before: StreamPosition

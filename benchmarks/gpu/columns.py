@@ -125,4 +125,4 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("note", "note"),
     ),
 }
-"""By stage. A column without a value in any row is left out."""
+"""Columns by stage. One without a value in any row is left out."""

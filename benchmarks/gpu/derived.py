@@ -12,7 +12,7 @@ class Ceilings(NamedTuple):
     """Measured ceilings of the device; empty or 0 where they were not measured."""
 
     flop_per_s: dict[str, float]
-    """By precision."""
+    """Peak rates by precision."""
     bytes_per_s: float
 
 

@@ -1,4 +1,4 @@
-"""What each loader has, by its own documentation, read on 2026-11-29 for the versions of requirements.txt.
+"""Features of each loader by its own documentation, read on 2026-11-29 for the versions of requirements.txt.
 
 An answer ends with the number of the page that says so, in `pages`; "-" is a feature that the documentation does not
 have. "own code": the user writes it, where the page says.

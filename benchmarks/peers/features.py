@@ -1,4 +1,4 @@
-"""What a physicist asks of a loader besides the batches: a filter, a mixture of sets, a transform, a column of her own.
+"""Features that a physicist asks of a loader besides batches: a filter, a mixture, a transform, a column of her own.
 
 Each as an Arrow table, a batch or a row needs it: a loader takes the form that its documentation recommends.
 E events, P muons.

@@ -26,7 +26,7 @@ class Findings:
     prepared: tuple[float, int] | None = None
     """Seconds and bytes of the conversion."""
     speeds: dict[str, list[Speed]] = field(default_factory=dict)
-    """By variant: what is switched on."""
+    """Features that are switched on, by variant."""
     resume: Resume | None = None
     errors: list[str] = field(default_factory=list)
 

@@ -181,9 +181,9 @@ class Federation:
         self._sources: dict[str, tuple[float, Sources]] = {}
         self._avoid_until_s: dict[str, float] = {}
         self.timeout = aiohttp.ClientTimeout(total=2 * timeout_s, sock_connect=timeout_s / 3)
-        """Of a listing, and of one answer of discovery or director."""
+        """Time limits of a listing, and of one answer of discovery or director."""
         self.transfer_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s / 3, sock_read=timeout_s)
-        """Of a transfer, whose duration is not limited."""
+        """Time limits of a transfer, whose duration is not limited."""
 
     # -------------------------------------------------------------- sources
 

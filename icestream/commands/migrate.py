@@ -306,7 +306,7 @@ def _text(path: Path) -> str:
 # ------------------------------------------------------------------ iceaggr
 
 EVENTS_A_FILE, NUM_FILES = 200_000, 660
-"""Of Kaggle's training set."""
+"""Events of a file, and files, of Kaggle's training set."""
 _MOST_VALIDATED, _MOST_BETWEEN_CHECKPOINTS = 50_000, 1000
 TRANSFORMER = "trainer.transformer"
 _SIZES = (("d_model", "embed_dim"), ("num_layers", "event_num_layers"))

@@ -1,4 +1,4 @@
-"""What a session shows and writes down: the progress on the screen, its record, and its log.
+"""The output of a session: the progress on the screen, its record, and its log.
 
 On the screen the newest status of the services stands as a live view or as plain lines. `status/run.json` has the
 processes, restarts and end, for readers such as `icestream status`; `logs/supervisor.log` what was said and done.

@@ -29,7 +29,7 @@ if schedule_steps is 0: the highest rate is far too fast to stay."""
 
 
 class StepConfig(Protocol):
-    """What a step asks of the settings of its model: each a setting, or a constant of the class."""
+    """The settings of a model that a step asks for: each a setting, or a constant of the class."""
 
     @property
     def schedule(self) -> str:

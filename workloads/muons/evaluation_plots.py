@@ -108,7 +108,7 @@ class EventPairs:
 
     sample: Sample
     models: Mapping[str, Generated]
-    """By the names of their runs."""
+    """Generated events by the names of their runs."""
     seed: int = 0
 
     @property

@@ -23,7 +23,7 @@ class Peer(NamedTuple):
     shuffle: str
     state: str
     conversion: str = ""
-    """What `prepare` makes; empty if it reads Parquet as it is."""
+    """Product of `prepare`; empty if it reads Parquet as it is."""
     is_by_row: bool = False
     """True if the conversion handles an event at a time in Python."""
     has: tuple[str, ...] = FEATURES

@@ -28,7 +28,7 @@ class Job(NamedTuple):
     batch_events: int
     seed: int
     features: tuple[str, ...] = ()
-    """What is switched on, of features.FEATURES."""
+    """Features that are switched on, of features.FEATURES."""
 
     @property
     def sets(self) -> dict[str, list[str]]:

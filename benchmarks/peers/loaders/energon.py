@@ -88,7 +88,7 @@ def cook(sample: dict) -> Event:
 
 
 class Encoder(DefaultTaskEncoder):
-    """What happens to an event, and to a batch."""
+    """The encoder of an event, and of a batch."""
 
     cookers = [Cooker(cook)]  # noqa: RUF012
 

@@ -36,7 +36,7 @@ MEANINGS: Mapping[Verdict, str] = {
 BETTER_SIGMAS = 3.0
 """Standard deviations by which a metric of one model must be nearer to its floor than another's to count."""
 Fault = tuple[str, str, str]
-"""What a metric is about, in the plural, and what that is if the model's values are too small, and if too large."""
+"""Subject of a metric, in the plural; words for values of the model that are too small, and for too large ones."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Metric:
     floor_spread: float = math.nan
     """Standard deviation of the value of one perfect model on these events; NaN if unknown."""
     shift: float = math.nan
-    """Of a distance of distributions: mean of the model's values minus that of the true ones; NaN if unknown."""
+    """Mean of the model's values minus that of the true ones, of a distance of distributions; NaN if unknown."""
 
     @classmethod
     def of(cls, definition: Definition, value: float, error: float, floor: Floor, shift: float = math.nan) -> Metric:

@@ -14,7 +14,7 @@ class DirectionConfig(StepSettings):
 
     schedule: ClassVar[str] = "cosine"
     gradient_clip: ClassVar[float] = 1.0
-    """Of one network with one loss; the figures of docs/explanation/direction.md were measured with it."""
+    """Largest gradient norm; the figures of docs/explanation/direction.md were measured with it."""
 
     geometry: str = ""
     """Positions of the sensors: a `sensor_geometry.csv`. Empty: the file of this name beside the run's local inputs.

@@ -80,7 +80,7 @@ class FlatLayer(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.parts = nn.Parameter(torch.tensor([1.0, 0.1]))
-        """Of the present and of the first tokens."""
+        """Scales of the present and of the first tokens."""
         self.attention = Attention(width, heads, biased=False)
         self.inner = nn.Linear(width, _INNER * width, bias=False)
         self.output = nn.Linear(_INNER * width, width, bias=False)

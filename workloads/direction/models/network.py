@@ -1,4 +1,4 @@
-"""What all direction networks share: the detector, their input, their interface, their loss, and prediction with them.
+"""The common part of all direction networks: detector, input, interface, loss, and prediction with them.
 
 The input are pulses, sensors and events of a part of a batch, packed without padding, and the sensors of each event
 that the networks see. A prediction is a raw vector p: the direction p / |p| with the concentration κ = |p| of a von

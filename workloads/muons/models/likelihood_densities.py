@@ -37,7 +37,7 @@ NUM_KNOWN = NUM_CONDITIONS + 2
 _ENERGY, _RADIUS, _AZIMUTH = 0, 1, 2
 _REACH, _LOG_SPREAD = 1.5, -1.0
 _AZIMUTH_LOG_SPREAD = -0.5
-"""Of components at equal distances on the circle: at first flat, within 2e-5."""
+"""Initial ln spread of components at equal distances on the circle: their sum is flat within 2e-5."""
 _MOST_LOG_SPREAD = 0.5
 """Largest ln spread of an angle: three turns of a wider one would not be all of it."""
 _CORRECTION = 0.1

@@ -256,7 +256,7 @@ class WganEvents:
     """Conditions and segments of the events, twice in sequence: for real and generated ones in one pass."""
     inputs_SEI: Tensor
     drawn_SPF: Tensor
-    """What the likelihood model draws for the same primaries and counts, and the inputs of its context: S sets, one for
+    """Draws of the likelihood model for the same primaries and counts, and the inputs of its context: S sets, one for
     each update of the critic and, for that of the generator, as many as the energy score needs."""
     source: Microbatch
     random: torch.Generator

@@ -75,7 +75,7 @@ antineutron for antihyperons."""
 
 @dataclass(frozen=True)
 class LibraryName:
-    """What a library is made of."""
+    """The ingredients of a library, which its name tells."""
 
     model: str = "sibyll23d"
     seed: int = 1
