@@ -96,6 +96,14 @@ class Config(ConfigBranch):
         return self
 
     @model_validator(mode="after")
+    def _a_weight_for_each_input(self) -> Self:
+        weights = len(self.stream.weights)
+        if weights and (self.fetcher.ranges or len(self.input) not in (0, weights)):
+            given = "fetcher.ranges" if self.fetcher.ranges else f"{len(self.input)} inputs"
+            raise ValueError(f"stream.weights has {weights} numbers, for {given}: expected one for each of `input`")
+        return self
+
+    @model_validator(mode="after")
     def _held_out_events_have_ids(self) -> Self:
         if self.stream.held_out and registry.workload(self.workload).schema.identity is None:
             raise ValueError(
@@ -137,7 +145,10 @@ class Config(ConfigBranch):
         if shard:
             fetcher = fetcher.model_copy(update={"metrics_port": 0})
         local = local.model_copy(update={"max_decoders": max(1, most // on_machine)})
-        return self.model_copy(update={"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local})
+        update: dict[str, Any] = {"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local}
+        if self.stream.is_mixed:  # the trainer ends the epochs
+            update |= {"input": self.input[shard : shard + 1], "epochs": 0}
+        return self.model_copy(update=update)
 
     @field_validator("workload")
     @classmethod
