@@ -142,8 +142,8 @@ class ValidationBlock:
             missing = most - self._num_events
             if missing and part.num_events and part.epoch == self._epoch:  # a small set begins again in the same batch
                 self._first.append(_first_events(part, columns, missing))
-        is_over = all(part.epoch != self._epoch for part in batch.microbatches)
-        if self._num_events and (self._num_events == most or is_over):
+        epochs = {part.shard: part.epoch for part in batch.microbatches}  # of the last microbatch of each
+        if self._num_events and (self._num_events == most or self._epoch not in epochs.values()):
             self.write(self._first)
             self._first = []
 
