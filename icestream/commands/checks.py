@@ -38,6 +38,7 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
     ``lists_inputs``: the inputs are yet to be listed, and are checked, too.
     """
     require_open_files(config)
+    config.require_sets()
     make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
     schema = config.stored_workload()
     SlotCapacity(schema, config.stream)

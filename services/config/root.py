@@ -96,14 +96,6 @@ class Config(ConfigBranch):
         return self
 
     @model_validator(mode="after")
-    def _a_weight_for_each_input(self) -> Self:
-        weights = len(self.stream.weights)
-        if weights and (self.fetcher.ranges or len(self.input) not in (0, weights)):
-            given = "fetcher.ranges" if self.fetcher.ranges else f"{len(self.input)} inputs"
-            raise ValueError(f"stream.weights has {weights} numbers, for {given}: expected one for each of `input`")
-        return self
-
-    @model_validator(mode="after")
     def _held_out_events_have_ids(self) -> Self:
         if self.stream.held_out and registry.workload(self.workload).schema.identity is None:
             raise ValueError(
@@ -147,8 +139,16 @@ class Config(ConfigBranch):
         local = local.model_copy(update={"max_decoders": max(1, most // on_machine)})
         update: dict[str, Any] = {"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local}
         if self.stream.is_mixed:  # the trainer ends the epochs
+            self.require_sets()
             update |= {"input": self.input[shard : shard + 1], "epochs": 0}
         return self.model_copy(update=update)
+
+    def require_sets(self) -> None:
+        """Raise BadInputError unless `stream.weights`, if there are any, are those of the inputs."""
+        weights = len(self.stream.weights)
+        if weights and (self.fetcher.ranges or len(self.input) != weights):
+            given = "fetcher.ranges" if self.fetcher.ranges else f"{len(self.input)} inputs"
+            raise BadInputError(f"stream.weights has {weights} numbers, for {given}: expected one for each of `input`")
 
     @field_validator("workload")
     @classmethod
