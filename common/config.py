@@ -287,7 +287,8 @@ class StreamConfig(ConfigBranch):
     @classmethod
     def _sets_are_shards(cls, tree: Any) -> Any:
         weights = tree.get("weights") if isinstance(tree, dict) else None
-        return tree | {"shards": len(weights)} if weights and tree.get("shards", 1) == 1 else tree
+        is_given = isinstance(weights, list | tuple) and len(weights) > 1
+        return tree | {"shards": len(weights)} if is_given and tree.get("shards", 1) == 1 else tree
 
     @model_validator(mode="after")
     def _weights_fit(self) -> StreamConfig:

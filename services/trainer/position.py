@@ -211,7 +211,11 @@ class ShardedPosition(StreamPosition):
             epoch=(min if is_mixed else max)(shard.epoch for shard in shards),
             counters=sum_of_counters([former, *(shard.counters for shard in shards)]),
             quarantined=tuple(
-                {(one.file, one.row_group): one for shard in shards for one in shard.quarantined}.values()
+                {
+                    (number if is_mixed else 0, one.file, one.row_group): one  # sets number files of their own
+                    for number, shard in enumerate(shards)
+                    for one in shard.quarantined
+                }.values()
             ),
             skipped_units=(),
             changed_units=tuple(

@@ -301,3 +301,12 @@ def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
     later = StreamPosition().model_copy(update={"source": complete, "epoch": 1})
     assert position.with_shards({3: later}).source == complete
     assert read_position(position.model_dump_json()) == position
+
+
+def test_sets_are_in_the_epoch_of_the_slowest_and_number_files_of_their_own() -> None:
+    bad = m.Quarantined(0, -1, 5, "cut off")
+    slow, fast = (StreamPosition(epoch=epoch, quarantined=(bad,)) for epoch in (1, 7))
+    for weights, epoch, times in (((3, 1), 1, 2), ((), 7, 1)):
+        position = start_of(StreamConfig(shards=2, weights=weights)).with_shards({0: slow, 1: fast})
+        assert (position.epoch, len(position.set_aside)) == (epoch, times)
+        assert read_position(position.model_dump_json()) == position
