@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize_scalar
 from scipy.special import i0e
 from scipy.stats import rankdata
 
@@ -197,10 +198,15 @@ class KappaBins:
         return self.angle_B / self.expected_B
 
 
+def _bins(kappa_E: Float64) -> list[npt.NDArray[np.int64]]:
+    """Return indices of the events of each bin; see KappaBins."""
+    number = max(min(len(kappa_E) // _EVENTS_OF_BIN, _MOST_BINS), 1)
+    return np.array_split(np.argsort(kappa_E, kind="stable"), number)
+
+
 def kappa_bins(angle_rad_E: Float64, kappa_E: Float64) -> KappaBins:
     """Return mean angles by bins of κ. At least one event."""
-    number = max(min(len(kappa_E) // _EVENTS_OF_BIN, _MOST_BINS), 1)
-    bins = np.array_split(np.argsort(kappa_E, kind="stable"), number)
+    bins = _bins(kappa_E)
     expected_E = mean_angle_rad(kappa_E)
     return KappaBins(
         np.array([np.median(kappa_E[chosen]) for chosen in bins]),
@@ -224,14 +230,38 @@ def calibration(angle_rad_E: Float64, kappa_E: Float64) -> dict[str, float]:
     }
 
 
-def calibrated(kappa_E: Float64, draws: int, random: np.random.Generator) -> dict[str, Floor]:
-    """Return the same figures of a right model: angles drawn from its own distributions, mean over ``draws``."""
-    many = [calibration(drawn_angles_rad(kappa_E, random), kappa_E) for _ in range(draws)]
+_WIDEST_LOG_SCALE = 7.0
+
+
+def recalibrated_nll(angle_rad_E: Float64, kappa_E: Float64) -> float:
+    """Return the mean -ln of the density if all κ of a bin (see KappaBins) are multiplied by what makes it smallest."""
+
+    def nll(log_scale: float, bin_E: npt.NDArray[np.int64]) -> float:
+        return float(negative_log_density(kappa_E[bin_E] * math.exp(log_scale), angle_rad_E[bin_E]).sum())
+
+    limits = (-_WIDEST_LOG_SCALE, _WIDEST_LOG_SCALE)
+    best = (minimize_scalar(nll, bounds=limits, args=(bin_E,), method="bounded").fun for bin_E in _bins(kappa_E))
+    return float(sum(best) / len(kappa_E))
+
+
+def calibrated(angle_rad_E: Float64, kappa_E: Float64, draws: int, random: np.random.Generator) -> dict[str, Floor]:
+    """Return the same figures of a right model: angles drawn from its own distributions, mean over ``draws``.
+
+    -ln of the density is smaller for a model that is too modest than for such angles, which are larger than its errors:
+    its floor is that of the same errors with a right κ, plus what a right model would gain by chance.
+    """
+    drawn = [drawn_angles_rad(kappa_E, random) for _ in range(draws)]
+    many = [calibration(angle_E, kappa_E) for angle_E in drawn]
     floors = {}
     for name in many[0]:
         values = np.array([figures[name] for figures in many])
         floors[name] = Floor(float(values.mean()), error=float(values.std(ddof=1)) / math.sqrt(draws))
-    return floors
+    gains = np.array(
+        [one["kappa_nll_mean"] - recalibrated_nll(two, kappa_E) for one, two in zip(many, drawn, strict=True)]
+    )
+    spread = float(gains.std(ddof=1))
+    best = recalibrated_nll(angle_rad_E, kappa_E) + float(gains.mean())
+    return floors | {"kappa_nll_mean": Floor(best, error=spread / math.sqrt(draws), spread=spread)}
 
 
 Topology = npt.NDArray[np.int8]
@@ -329,17 +359,18 @@ def evaluate(
     used = events.take(usable_E)
     values = {"no_direction_share": float(1 - usable_E.mean())} | _figures(used)
     random = numpy_stream(DirectionPurpose.BOOTSTRAPS, seed)
-    again: dict[str, list[float]] = {}
+    again: list[dict[str, float]] = []
     for number in range(bootstraps if len(used) > 1 else 0):
-        for name, value in _figures(used.take(random.integers(0, len(used), len(used)))).items():
-            again.setdefault(name, []).append(value)
+        chosen = random.integers(0, len(events), len(events))  # the same for every model of these events
+        again.append(_figures(events.take(chosen[usable_E[chosen]])))
         progress((number + 1) / bootstraps)
+    draws = {name: np.array([figures.get(name, math.nan) for figures in again]) for name in values}
     best = _floors(used, seed) | dict(floors or {})
     sizes = {"events": None, "tracks": TRACK, "cascades": CASCADE}
     return MetricReport(
         metrics={
             name: Metric.of(
-                definition, values[name], bootstrap_error(np.array(again.get(name, []))), best.get(name, Floor())
+                definition, values[name], bootstrap_error(draws[name]), best.get(name, Floor()), draws=draws[name]
             )
             for name, definition in DEFINITIONS.items()
             if np.isfinite(values.get(name, np.nan))
@@ -366,7 +397,7 @@ def _floors(events: PredictedEvents, seed: int) -> dict[str, Floor]:
     if len(events):
         floors["mean_direction_norm"] = Floor(float(np.linalg.norm(events.true_E3.mean(0))), error=0.0)
         random = numpy_stream(DirectionPurpose.CALIBRATED_ANGLES, seed)
-        floors |= calibrated(events.kappa_E, _CALIBRATED_DRAWS, random)
+        floors |= calibrated(events.angle_rad_E, events.kappa_E, _CALIBRATED_DRAWS, random)
     return floors
 
 

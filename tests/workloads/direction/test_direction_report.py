@@ -43,7 +43,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     monkeypatch.setattr(drawing, "DPI", 30)
     monkeypatch.setattr(plots, "BOOTSTRAPS", 3)
     if "slow" not in request.keywords:
-        monkeypatch.setattr(module, "pictures", lambda events, seed: [])
+        monkeypatch.setattr(module, "pictures", lambda predicted, seed: [])
 
 
 class NearTruth(TruthTeller):
@@ -189,11 +189,11 @@ def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
 
 def test_fits_are_those_of_the_files_and_computed_where_they_lack(tmp_path: Path) -> None:
     arrays, geometry = direction_arrays(tmp_path, (25, 0, 30, 40)), icecube_geometry()
-    fresh = predicted_events(arrays, np.ones((4, 3)), geometry).baselines
+    fresh = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines
     assert set(fresh) == {"line", "pandel"}
     np.testing.assert_allclose(np.linalg.norm(fresh["pandel"], axis=1), 1)
     arrays.event_columns["classical_fits"][2, TRACK_FIT] = (0, 0.6, -0.8)
-    mixed = predicted_events(arrays, np.ones((4, 3)), geometry).baselines["pandel"]
+    mixed = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines["pandel"]
     np.testing.assert_allclose(mixed[2], (0, 0.6, -0.8), rtol=1e-6)
     np.testing.assert_allclose(mixed[[0, 1, 3]], fresh["pandel"][[0, 1, 3]], atol=1e-3)
 

@@ -270,9 +270,8 @@ def test_a_model_is_nearer_beyond_chance_alone_and_without_a_floor_by_its_value(
     ],
 )
 def test_two_runs_of_one_model_are_named_by_their_folders(first: str, second: str, told: tuple[str, str]) -> None:
-    beside = Beside(OTHER | {"model": "wgan", "checkpoint": second}, NONE_OFF)
-    assert names(OWN | {"checkpoint": first}, beside) == told
-    assert names(OWN, replace(beside, provenance=OTHER)) == ("wgan", "likelihood")
+    assert names(OWN | {"checkpoint": first}, OWN | {"checkpoint": second}) == told
+    assert names(OWN, OTHER) == ("wgan", "likelihood")
 
 
 def test_the_page_begins_with_the_decision_and_has_both_models_in_its_table_and_a_table_of_contents() -> None:
