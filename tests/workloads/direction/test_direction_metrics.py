@@ -125,7 +125,9 @@ def test_a_model_that_is_too_sure_or_too_modest_is_told_by_how_much(too_sure: fl
     tracks = events.take(events.topology_E == 1)  # of a wide distribution the mean angle has an end, at 90°
     metrics = report(tracks, bootstraps=20).metrics
     assert metrics["kappa_pull_mean"].value == pytest.approx(2 * too_sure, rel=0.1)
-    assert verdict(metrics["kappa_pull_mean"]) == "off"
+    assert verdict(metrics["kappa_pull_mean"]) == verdict(metrics["kappa_nll_mean"]) == "off"
+    right = report(replace(tracks, kappa_E=tracks.kappa_E / too_sure)).metrics["kappa_nll_mean"]
+    assert metrics["kappa_nll_mean"].floor == pytest.approx(right.floor, abs=0.001), "of the same errors"
     bins = kappa_bins(tracks.angle_rad_E, tracks.kappa_E)
     assert len(bins.kappa_B) == 10
     np.testing.assert_allclose(bins.ratio_B, ratio, rtol=0.12)

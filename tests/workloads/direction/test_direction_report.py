@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 from direction_files import direction_arrays, event_rows, write_direction_file
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from common.errors import BadInputError
 from icestream.verbs import FrontDoor
-from tests.workloads.direction.fake_predictor import TruthTeller, rotated, run_of
+from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_untrained
 from workloads.base.report import evaluation as drawing
 from workloads.base.report.metric import Floor
 from workloads.base.report.page import Outcome
@@ -77,9 +81,7 @@ def evaluated(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Outcome, P
     wanted = DirectionOptions(
         checkpoint=tmp_path / "run", inputs=tuple(map(str, inputs)), bootstraps=3, device="cpu", **options
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
-        return EVALUATION.run(FrontDoor(), wanted, lambda text: None)
+    return replace(EVALUATION, load=lambda place, device: NearTruth(run)).run(FrontDoor(), wanted, lambda text: None)
 
 
 @pytest.mark.slow
@@ -160,7 +162,7 @@ def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytes
 
 def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, path = run_of(tmp_path / "run" / "checkpoints" / "best.pt"), written(tmp_path)
-    monkeypatch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
+    monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: NearTruth(run)))
     limits = tmp_path / "limits.toml"
     limits.write_text("angle_mean_deg = 0.5\nkappa_pull_mean = { min = 0.0, max = 10.0 }\n")
     arguments = ["run", "-i", str(path), "--bootstraps", "3", "--device", "cpu", "--thresholds", str(limits)]
@@ -172,6 +174,49 @@ def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.
     answer = CliRunner().invoke(evaluate_command, arguments, obj=FrontDoor())
     assert answer.exit_code == 0, answer.output
     assert answer.output.splitlines()[-1] == f"report: {tmp_path / 'run' / 'evaluation' / 'report.html'}"
+
+
+def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path: Path) -> None:
+    flat, other = (write_untrained(tmp_path / model, model) for model in ("flat", "transformer"))
+    what = ["-i", str(written(tmp_path, COUNTS[:120])), "--bootstraps", "3", "--device", "cpu"]
+    both, alone = (
+        CliRunner().invoke(evaluate_command, [str(run), *what, *beside], obj=FrontDoor())
+        for run, beside in ((flat, ["--beside", str(other)]), (other, []))
+    )
+    assert (both.exit_code, alone.exit_code) == (0, 0), both.output
+    report, of_other = (json.loads((run / "evaluation" / "report.json").read_text()) for run in (flat, other))
+    assert report["beside"]["metrics"] == of_other["metrics"] != report["metrics"]
+    assert report["beside"]["provenance"]["model"] == "transformer"
+    assert re.search(r"^metric +floor ± error +flat ± error .* transformer ± error ", both.output, re.M)
+    sentence = r"^(flat|transformer|neither of .*) is better \([\d.]+ ± [\d.]+° in mean angles, [\d.]+ σ\), nearer to"
+    assert re.search(sentence, both.output, re.M)
+    floors = re.search(r"^kappa_pull_mean +([\d.]+) ± [\d.]+ / ([\d.]+) ± ", both.output, re.M)
+    assert floors, "of the κ of each"
+    expected = [of["metrics"]["kappa_pull_mean"]["floor"] for of in (report, of_other)]
+    assert [*map(float, floors.groups())] == pytest.approx(expected, abs=0.001)
+
+
+def test_a_model_of_another_detector_is_not_comparable(tmp_path: Path) -> None:
+    models = [NearTruth(run_of(tmp_path / name)) for name in "ab"]
+    models[1].position_S3 = models[1].position_S3[:60]
+    wanted = DirectionOptions(checkpoint=tmp_path / "a", inputs=("x",), beside=tmp_path / "b", device="cpu")
+    evaluation = replace(EVALUATION, load=lambda place, device: models["ab".index(place.name)])
+    with pytest.raises(BadInputError, match=r"^--beside: .*b: its 60 sensors are not those of the 5160 of .*a, by"):
+        evaluation.run(FrontDoor(), wanted, lambda text: None)
+
+
+def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    canvas = SimpleNamespace(print_png=lambda png: None)  # drawn by slow tests
+    monkeypatch.setattr(drawing, "FigureCanvasAgg", lambda figure: figures.append(figure) or canvas)
+    first = calibrated_events(400)
+    second = replace(first, direction_E3=first.direction_E3[::-1].copy(), kappa_E=first.kappa_E / 2)
+    second.direction_E3[:5] = np.nan
+    drawn = plots.pictures({"a": first, "b": second}, seed=0)
+    assert len({one.name for one in drawn}) == len(drawn) == len(figures) == 9
+    for one, figure in zip(drawn, figures, strict=True):
+        words = {text.get_text().partition(",")[0].partition(":")[0] for text in figure.findobj(Text)}
+        assert {"a", "b"} <= words, one.name
 
 
 def test_an_evaluation_without_files_is_refused() -> None:
