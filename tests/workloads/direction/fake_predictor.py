@@ -17,12 +17,10 @@ from common.config import SourceConfig
 from services.config.root import Config
 from services.trainer.position import StreamPosition
 from workloads.base.batch import Microbatch
-from workloads.base.checkpoint import CHECKPOINT_FOLDER, FORMAT, TrainedRun
-from workloads.base.context import StepContext
-from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry, write_geometry
+from workloads.base.checkpoint import FORMAT, TrainedRun
+from workloads.direction.geometry import icecube_geometry
 from workloads.direction.grouping import unit_vectors
 from workloads.direction.metrics import PredictedEvents, drawn_angles_rad, unit_and_norm
-from workloads.direction.models.config import CONFIGS
 from workloads.direction.models.task import DirectionTask
 from workloads.registry import section_name
 
@@ -32,18 +30,13 @@ def run_of(path: Path, config_json: str = "{}") -> TrainedRun:
     return TrainedRun(path, 7, 700, "sets", {}, (), SourceConfig(), 0.0, config_json)
 
 
-def write_untrained(run_dir: Path, model: str) -> Path:
-    """Run directory with a checkpoint of the smallest ``model``, which has learned nothing."""
-    path = run_dir / CHECKPOINT_FOLDER / "step-000000003.pt"
-    path.parent.mkdir(parents=True)
-    write_geometry(run_dir / GEOMETRY_FILE, icecube_geometry())
-    settings = CONFIGS[model](geometry=str(run_dir / GEOMETRY_FILE))
-    trainer = {"model": model, section_name(model): settings.model_dump()}
+def write_checkpoint(path: Path, task: DirectionTask) -> Path:
+    """As a run would leave it."""
+    trainer = {"model": task.model, section_name(task.model): task.config.model_dump()}
     config = Config.model_validate({"input": ["data"], "workload": "direction", "trainer": trainer})
-    task = DirectionTask(model, settings, StepContext(torch.device("cpu"), 1))
     state = {"config": config.model_dump_json(), "position": StreamPosition().model_dump_json()}
     torch.save({"format": FORMAT, "task": task.state_dict(), "step": 3, **state}, path)
-    return run_dir
+    return path
 
 
 @dataclass

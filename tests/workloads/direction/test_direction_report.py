@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from common.errors import BadInputError
+from icestream import verbs
 from icestream.verbs import FrontDoor
-from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_untrained
+from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_checkpoint
+from workloads.base.context import StepContext
 from workloads.base.report import evaluation as drawing
 from workloads.base.report.metric import Floor
 from workloads.base.report.page import Outcome
@@ -36,7 +38,9 @@ from workloads.direction.evaluation import (
     only,
     predicted_events,
 )
-from workloads.direction.geometry import icecube_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry, write_geometry
+from workloads.direction.models.config import CONFIGS
+from workloads.direction.models.task import DirectionTask
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -177,32 +181,24 @@ def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.
 
 
 def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path: Path) -> None:
-    flat, other = (write_untrained(tmp_path / model, model) for model in ("flat", "transformer"))
-    what = ["-i", str(written(tmp_path, COUNTS[:120])), "--bootstraps", "3", "--device", "cpu"]
-    both, alone = (
-        CliRunner().invoke(evaluate_command, [str(run), *what, *beside], obj=FrontDoor())
-        for run, beside in ((flat, ["--beside", str(other)]), (other, []))
+    write_geometry(tmp_path / GEOMETRY_FILE, icecube_geometry())
+    for model in ("flat", "transformer"):
+        settings = CONFIGS[model](geometry=str(tmp_path / GEOMETRY_FILE))
+        write_checkpoint(tmp_path / f"{model}.pt", DirectionTask(model, settings, StepContext(torch.device("cpu"), 1)))
+    flat, other, path = tmp_path / "flat.pt", tmp_path / "transformer.pt", written(tmp_path, COUNTS[:120])
+    alone = verbs.evaluate(other, path, bootstraps=3, device="cpu")
+    both = verbs.evaluate(flat, path, bootstraps=3, device="cpu", beside=other, output=tmp_path)
+    assert both.outcome.beside
+    assert dict(both.outcome.beside.metrics) == dict(alone) != dict(both)
+    assert json.loads((tmp_path / "report.json").read_text())["beside"]["provenance"]["model"] == "transformer"
+    head, *rows = str(both).splitlines()[1:]
+    assert re.match(
+        r"(flat|transformer|neither .*) is better \([\d.]+ ± [\d.]+° in mean angles, [\d.]+ σ\), nearer", head
     )
-    assert (both.exit_code, alone.exit_code) == (0, 0), both.output
-    report, of_other = (json.loads((run / "evaluation" / "report.json").read_text()) for run in (flat, other))
-    assert report["beside"]["metrics"] == of_other["metrics"] != report["metrics"]
-    assert report["beside"]["provenance"]["model"] == "transformer"
-    assert re.search(r"^metric +floor ± error +flat ± error .* transformer ± error ", both.output, re.M)
-    sentence = r"^(flat|transformer|neither of .*) is better \([\d.]+ ± [\d.]+° in mean angles, [\d.]+ σ\), nearer to"
-    assert re.search(sentence, both.output, re.M)
-    floors = re.search(r"^kappa_pull_mean +([\d.]+) ± [\d.]+ / ([\d.]+) ± ", both.output, re.M)
-    assert floors, "of the κ of each"
-    expected = [of["metrics"]["kappa_pull_mean"]["floor"] for of in (report, of_other)]
-    assert [*map(float, floors.groups())] == pytest.approx(expected, abs=0.001)
-
-
-def test_a_model_of_another_detector_is_not_comparable(tmp_path: Path) -> None:
-    models = [NearTruth(run_of(tmp_path / name)) for name in "ab"]
-    models[1].position_S3 = models[1].position_S3[:60]
-    wanted = DirectionOptions(checkpoint=tmp_path / "a", inputs=("x",), beside=tmp_path / "b", device="cpu")
-    evaluation = replace(EVALUATION, load=lambda place, device: models["ab".index(place.name)])
-    with pytest.raises(BadInputError, match=r"^--beside: .*b: its 60 sensors are not those of the 5160 of .*a, by"):
-        evaluation.run(FrontDoor(), wanted, lambda text: None)
+    assert re.match(r"metric +floor ± error +flat ± error .* transformer ± error ", rows[1])
+    floors = next(row for row in rows if row.startswith("kappa_pull_mean "))
+    for floor, report in zip(re.findall(r"([\d.]+) ± ", floors), (both, alone), strict=False):
+        assert float(floor) == pytest.approx(report["kappa_pull_mean"].floor, abs=0.001), "of each model's own κ"
 
 
 def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +215,14 @@ def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> No
         assert {"a", "b"} <= words, one.name
 
 
-def test_an_evaluation_without_files_is_refused() -> None:
+def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match="name the files of events with -i"):
         DirectionOptions(checkpoint=Path("x"), inputs=())
+    models = {name: NearTruth(run_of(tmp_path / name)) for name in "ab"}
+    models["b"].position_S3 = models["b"].position_S3[:60]
+    monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: models[place.name]))
+    answer = CliRunner().invoke(evaluate_command, ["a", "-i", "x", "--beside", "b"], obj=FrontDoor())
+    assert re.match(r"--beside: .*b: its 60 sensors are not those of the 5160 of .*a, by number", str(answer.exception))
 
 
 def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:

@@ -16,10 +16,8 @@ from torch import Tensor
 from toy_tasks import finite, same, saved, weights
 
 from common.errors import BadInputError
-from services.config.root import Config
-from services.trainer.position import StreamPosition
+from tests.workloads.direction.fake_predictor import write_checkpoint
 from workloads.base.batch import Batch, Microbatch
-from workloads.base.checkpoint import FORMAT
 from workloads.base.context import StepContext
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
@@ -243,15 +241,6 @@ def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> Direc
     for seed in range(3):
         task.step(direction_batch(16, seed))
     return task
-
-
-def write_checkpoint(path: Path, task: DirectionTask, **settings: Any) -> Path:
-    """As a run would leave it."""
-    section = task.config.model_dump() | settings
-    config = Config.model_validate({"input": ["data"], "trainer": {"model": "sets", "sets": section}})
-    state = {"config": config.model_dump_json(), "position": StreamPosition().model_dump_json()}
-    torch.save({"format": FORMAT, "task": task.state_dict(), "step": 3, **state}, path)
-    return path
 
 
 def test_each_event_alone_has_the_prediction_of_all_together(task: DirectionTask) -> None:
