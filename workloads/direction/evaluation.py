@@ -40,7 +40,7 @@ from workloads.direction.metrics import (
 from workloads.direction.models.network import are_same_sensors, check_same_detector
 from workloads.direction.models.task import TrainedPredictor, load_predictor
 from workloads.direction.plots import pictures
-from workloads.direction.prediction import predicted_vectors
+from workloads.direction.prediction import cut_note, predicted_vectors
 
 _TRACK = CLASSICAL_FITS.index("track_x")
 _EVENTS_AT_A_TIME = 1000
@@ -214,12 +214,7 @@ def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPre
         reports=reports,
         pictures=pictures(dict(zip(frame.run_names(models), (one for one, _ in predicted), strict=True)), wanted.seed),
         origin=replace(origin, notes=tuple(notes)),
-        about={
-            "simulated": wanted.simulated,
-            "seed": wanted.seed,
-            "bootstraps": wanted.bootstraps,
-            "device": str(device_named(wanted.device)),
-        },
+        about={"simulated": wanted.simulated},
     )
 
 
@@ -276,12 +271,8 @@ def _predicted(
         for model in models:
             stream = frame.file_settings(front, wanted, model.run).stream
             p_E3, num_cut = predicted_vectors(model, files.arrays, stream, device_named(wanted.device))
-            cut = (
-                f"{num_cut:,} events have more than {stream.outlier_above:,} pulses, the limit of the"
-                " training: predicted from so many, the clean and earliest ones"
-            )
             vectors.append(p_E3)
-            of_models.append([cut] if num_cut else [])
+            of_models.append([cut_note(num_cut, stream.outlier_above)] if num_cut else [])
         events = predicted_events(files.arrays, vectors, Geometry(models[0].position_S3.cpu().numpy()))
     notes = []
     if files.which == "held_out":

@@ -6,7 +6,7 @@ E events, K values of κ, B bins of κ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -177,8 +177,8 @@ def resolutions(events: PredictedEvents) -> dict[str, float]:
 _MOST_BINS = 10
 _EVENTS_OF_BIN = 20
 """Fewest events of a bin: the mean angle of 20 events is known to about 12 %."""
-PULL_MEAN, PULL_MEDIAN = 2.0, float(np.log(4))
-"""Mean and median of χ² with two degrees of freedom."""
+PULL_MEDIAN = float(np.log(4))
+"""Median of χ² with two degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -250,18 +250,19 @@ def calibrated(angle_rad_E: Float64, kappa_E: Float64, draws: int, random: np.ra
     -ln of the density is smaller for a model that is too modest than for such angles, which are larger than its errors:
     its floor is that of the same errors with a right κ, plus what a right model would gain by chance.
     """
-    drawn = [drawn_angles_rad(kappa_E, random) for _ in range(draws)]
-    many = [calibration(angle_E, kappa_E) for angle_E in drawn]
+    many = []
+    for _ in range(draws):
+        angle_E = drawn_angles_rad(kappa_E, random)
+        figures = calibration(angle_E, kappa_E)
+        figures["kappa_nll_mean"] -= recalibrated_nll(angle_E, kappa_E)
+        many.append(figures)
     floors = {}
     for name in many[0]:
         values = np.array([figures[name] for figures in many])
         floors[name] = Floor(float(values.mean()), error=float(values.std(ddof=1)) / math.sqrt(draws))
-    gains = np.array(
-        [one["kappa_nll_mean"] - recalibrated_nll(two, kappa_E) for one, two in zip(many, drawn, strict=True)]
-    )
-    spread = float(gains.std(ddof=1))
-    best = recalibrated_nll(angle_rad_E, kappa_E) + float(gains.mean())
-    return floors | {"kappa_nll_mean": Floor(best, error=spread / math.sqrt(draws), spread=spread)}
+    gain = floors["kappa_nll_mean"]
+    best = recalibrated_nll(angle_rad_E, kappa_E) + gain.value
+    return floors | {"kappa_nll_mean": Floor(best, gain.error, spread=gain.error * math.sqrt(draws))}
 
 
 Topology = npt.NDArray[np.int8]
@@ -401,15 +402,11 @@ def _floors(events: PredictedEvents, seed: int) -> dict[str, Floor]:
     return floors
 
 
-def _notes(events: PredictedEvents, used: PredictedEvents) -> list[str]:
-    notes = []
+def _notes(events: PredictedEvents, used: PredictedEvents) -> Iterator[str]:
     if without := len(events) - len(used):
-        notes.append(f"{without:,} events have no predicted direction (0, or not finite) and are in no other number")
+        yield f"{without:,} events have no predicted direction (0, or not finite) and are in no other number"
     if unknown := len(events) - int(np.isin(events.topology_E, (TRACK, CASCADE)).sum()):
-        notes.append(f"{unknown:,} events are not known to be a track or a cascade: they count among all events only")
+        yield f"{unknown:,} events are not known to be a track or a cascade: they count among all events only"
     for name, angle_deg_E in events.angles_deg().items():
         if name and (missing := int((~np.isfinite(angle_deg_E)).sum())):
-            notes.append(
-                f"{missing:,} events have no direction from the method {name!r}: its figures are of the others"
-            )
-    return notes
+            yield f"{missing:,} events have no direction from the method {name!r}: its figures are of the others"

@@ -21,6 +21,7 @@ from workloads.base.report.page import Picture
 from workloads.direction.columns import CASCADE, TRACK
 from workloads.direction.metrics import (
     BASELINES,
+    FIGURES,
     Bool,
     Float64,
     PredictedEvents,
@@ -205,13 +206,8 @@ def _resolution(shown: ShownEvents, x_E: Float64, x_label: str) -> Figure:
         middle = [np.median(x_E[one]) for one in bins]
         for name, color, events in shown.models:
             figures = [resolution(np.degrees(events.angle_rad_E[one])) for one in bins]
-            for key, style, what in (
-                ("angle_mean_deg", ":", "mean"),
-                ("angle_68_deg", "--", "68 %"),
-                ("angle_median_deg", "-", "median"),
-            ):
-                values = [one[key] for one in figures]
-                of_model = f"{name}, {what}"
+            for (key, what), style in zip(FIGURES.items(), (":", "-", "--"), strict=True):
+                values, of_model = [one[key] for one in figures], f"{name}, {what}"
                 axes.plot(middle, values, color=color, linestyle=style, marker="o", markersize=3, label=of_model)
         for method, color, angle_deg_E in shown.baselines:
             known = [angle_deg_E[one][np.isfinite(angle_deg_E[one])] for one in bins]

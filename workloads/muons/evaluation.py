@@ -364,10 +364,7 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
             "simulated": wanted.preset or None,
             "redraw_files": [without_secrets(text) for text in wanted.redraws] or None,
             "weights": wanted.weights or None,
-            "seed": wanted.seed,
-            "bootstraps": wanted.bootstraps,
             "c2st_epochs": wanted.c2st_epochs,
-            "device": str(models[0].generator.device),
         },
     )
 

@@ -141,7 +141,7 @@ def test_an_event_larger_than_the_limit_of_the_training_is_cut_not_lost(tmp_path
     path = written(tmp_path, [*COUNTS, 500])
     outcome, _ = evaluated(tmp_path, path, assignments=("stream.max_particles=100",))
     assert outcome.report.sizes["events"] == 401
-    assert any("1 events have more than 100 pulses" in note for note in outcome.report.notes)
+    assert any("1 events with more than 100 pulses" in note for note in outcome.report.notes)
 
 
 def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ class Measured:
     pictures: Sequence[Picture]
     origin: Origin
     about: Mapping[str, Any]
-    """Options of the evaluation, for the provenance."""
+    """Options of the workload's own, for the provenance."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +224,9 @@ class Evaluation(Generic[Options, Model]):
                 date=datetime.now(UTC).isoformat(timespec="seconds"),
                 inputs=list(measured.origin.inputs),
                 **measured.about,
+                seed=wanted.seed,
+                bootstraps=wanted.bootstraps,
+                device=str(device_named(wanted.device)),
             ),
             missed=missed(thresholds, report.metrics),
             warnings=measured.origin.warnings,
@@ -314,7 +317,7 @@ def read_events(
 def origin_of(settings: FileSettings, events: FileEvents, notes: Sequence[str], say: Say) -> Origin:
     """Return the origin of these events, and say their warnings at once."""
     inputs = tuple(without_secrets(text) for text in settings.inputs)
-    warnings = reading_warnings(events)
+    warnings = tuple(reading_warnings(events))
     for warning in warnings:
         say(f"WARNING: {warning}")
     left = f"stream.where = {settings.stream.where!r} is not applied: these are all events of the files"
@@ -323,17 +326,15 @@ def origin_of(settings: FileSettings, events: FileEvents, notes: Sequence[str], 
     return Origin(inputs, (read, *filtered, *notes), warnings)
 
 
-def reading_warnings(events: FileEvents) -> tuple[str, ...]:
-    """Return warnings about files that the model was trained on, and about what can't be used."""
-    warnings = []
+def reading_warnings(events: FileEvents) -> Iterator[str]:
+    """Yield warnings about files that the model was trained on, and about what can't be used."""
     if events.trained_on:
-        warnings.append(
+        yield (
             f"{len(events.trained_on)} of the {events.num_sources} files are among those that the model was trained on"
             f" (the first: {events.trained_on[0]}): the numbers do not show how it does on events that it never saw"
         )
     if events.left_out:
-        warnings.append(
+        yield (
             f"{counted(len(events.left_out), 'bad input')} (files, row groups, events) left out, as in a run; the"
             f" first: {events.left_out[0]}"
         )
-    return tuple(warnings)
