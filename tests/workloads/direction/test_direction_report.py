@@ -23,7 +23,6 @@ from icestream.verbs import FrontDoor
 from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_checkpoint
 from workloads.base.context import StepContext
 from workloads.base.report import evaluation as drawing
-from workloads.base.report.metric import Floor
 from workloads.base.report.page import Outcome
 from workloads.direction import evaluation as module
 from workloads.direction import plots
@@ -155,15 +154,6 @@ def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
     assert "own likelihood" in (folder / "report.html").read_text()
 
 
-def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, COUNTS[:20])
-    monkeypatch.setattr(
-        module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": Floor(4.0, 0.1)}, 9, "today", "hex")
-    )
-    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
-        evaluated(tmp_path, path, simulated=True)
-
-
 def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, path = run_of(tmp_path / "run" / "checkpoints" / "best.pt"), written(tmp_path)
     monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: NearTruth(run)))
@@ -188,7 +178,6 @@ def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path
     flat, other, path = tmp_path / "flat.pt", tmp_path / "transformer.pt", written(tmp_path, COUNTS[:120])
     alone = verbs.evaluate(other, path, bootstraps=3, device="cpu")
     both = verbs.evaluate(flat, path, bootstraps=3, device="cpu", beside=other, output=tmp_path)
-    assert both.outcome.beside
     assert dict(both.outcome.beside.metrics) == dict(alone) != dict(both)
     assert json.loads((tmp_path / "report.json").read_text())["beside"]["provenance"]["model"] == "transformer"
     head, *rows = str(both).splitlines()[1:]
@@ -218,6 +207,9 @@ def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match="name the files of events with -i"):
         DirectionOptions(checkpoint=Path("x"), inputs=())
+    monkeypatch.setattr(module, "read_toy_floor", lambda: ToyFloor({}, 9, "today", "hex"))
+    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
+        evaluated(tmp_path, Path("x"), simulated=True)
     models = {name: NearTruth(run_of(tmp_path / name)) for name in "ab"}
     models["b"].position_S3 = models["b"].position_S3[:60]
     monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: models[place.name]))

@@ -269,7 +269,9 @@ def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> No
     torch.testing.assert_close(predictor.predict(bare), predictor.predict(stored))
 
 
-def test_a_checkpoint_predicts_as_its_task_did_and_needs_no_geometry(task: DirectionTask, tmp_path: Path) -> None:
+def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_another_network_is_told(
+    task: DirectionTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", task)
     microbatch = direction_microbatch(8)
 
@@ -279,12 +281,6 @@ def test_a_checkpoint_predicts_as_its_task_did_and_needs_no_geometry(task: Direc
     assert torch.equal(trained.position_S3, POSITION_S3)
     assert trained.run.model == "sets"
     assert not any(one.requires_grad for one in trained.network.parameters())
-
-
-def test_a_checkpoint_of_another_network_is_told(
-    task: DirectionTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_checkpoint(tmp_path / "step-1.pt", task)
     monkeypatch.setitem(NETWORKS, "sets", lambda config: SetsNetwork(16, 2))
     with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built"):
         load_predictor(path, CPU)
