@@ -600,7 +600,7 @@ _OPTIONS = (
         "--beside",
         type=click.Path(path_type=Path),
         metavar="RUN",
-        help="A second checkpoint or run directory: its values, verdicts and plots, on the same events stand beside.",
+        help="A second checkpoint or run directory, shown beside: its values, verdicts and plots, on the same events.",
     ),
     token_file_option,
     config_options,
