@@ -132,7 +132,7 @@ def parse(script: str, arguments: Sequence[str]) -> dict[str, Any]:
         raise BadInputError(f"no flag of {script}: {'; '.join(told)}")
     if not vars(found):
         raise BadInputError(
-            f"no flag of {script} given: put the old command behind --, as in `icestream migrate -- python train.py -i …`"
+            f"no flag of {script} given: put the old command behind --: `icestream migrate -- python train.py -i …`"
         )
     return vars(found)
 
