@@ -6,9 +6,19 @@ import copy
 import difflib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, TypeVar
+from itertools import accumulate, pairwise
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from common.errors import BadInputError, BadInputsError
@@ -135,7 +145,7 @@ def _expected(detail: ErrorDetails) -> str:
         "bool_type": "true or false",
         "string_type": "a text",
         "string_too_short": "a text that is not empty",
-        "tuple_type": 'a list, for example ["a", "b"]',
+        "tuple_type": 'a list, for example ["a", "b"] or [1, 2]',
         "dict_type": "a table",
         "model_type": "a table of settings",
         "path_type": "a path",
@@ -212,7 +222,7 @@ class StreamConfig(ConfigBranch):
     shards: int = Field(1, ge=1, le=256)
     """Number of parts to which the blocks are dealt in turn, each with a fetcher, decoders, an arena and one
     stream of its own, which its trainers share (docs/how-to/several-gpus.md)."""
-    weights: tuple[float, ...] = ()
+    weights: tuple[Annotated[float, Field(gt=0, le=1e9)], ...] = ()
     """Part of each batch that is drawn from each of `input`, in their order: numbers above 0 in any unit, `[0.7, 0.3]`.
     Each input is then a set, and a shard, of its own. An epoch ends once each set was read; the smaller ones are read
     again meanwhile. Empty: all inputs are one set."""
@@ -246,7 +256,8 @@ class StreamConfig(ConfigBranch):
         if not self.is_mixed:
             return [self.events_of_shard(0)] * self.shards
         of_one = (sum(trained) + self.batch_events) / math.fsum(self.weights)
-        return [max(round(of_one * weight) - num, 0) for weight, num in zip(self.weights, trained, strict=True)]
+        bounds = [round(of_one * weight) for weight in accumulate(self.weights, initial=0.0)]  # their sum is exact
+        return [max(end - first - num, 0) for (first, end), num in zip(pairwise(bounds), trained, strict=True)]
 
     @property
     def shard_batch_events(self) -> int:
@@ -287,13 +298,16 @@ class StreamConfig(ConfigBranch):
     @classmethod
     def _sets_are_shards(cls, tree: Any) -> Any:
         weights = tree.get("weights") if isinstance(tree, dict) else None
-        is_given = isinstance(weights, list | tuple) and len(weights) > 1
-        return tree | {"shards": len(weights)} if is_given and tree.get("shards", 1) == 1 else tree
+        if isinstance(weights, list | tuple) and len(weights) > 1 and tree.get("shards", 1) == 1:
+            return tree | {"shards": len(weights)}
+        return tree
+
+    @field_serializer("shards")
+    def _as_given(self, shards: int) -> int:
+        return 1 if self.weights else shards  # stored, it would outlive the weights
 
     @model_validator(mode="after")
     def _weights_fit(self) -> StreamConfig:
-        if any(weight <= 0 for weight in self.weights):
-            raise ValueError(f"stream.weights = {list(self.weights)}: expected numbers above 0")
         if len(self.weights) > self.batch_events:
             raise ValueError(f"stream.weights has {len(self.weights)} sets: expected at most stream.batch_events")
         if self.weights and self.shards != len(self.weights):

@@ -165,7 +165,7 @@ class Summary(BaseModel):
     checkpoint: str
     """Newest checkpoint, relative to the run directory. Empty: none was written."""
     sets: dict[str, Counters]
-    """Counts of each set of `stream.weights`, by its input."""
+    """Counts of each set of `stream.weights` since the plan began, by its input."""
     quarantined: list[str]
     """One line for each of the newest quarantined files, row groups or units."""
     num_quarantined: int

@@ -520,23 +520,22 @@ class EventStream(IterableDataset[RaggedBatch]):
         share = 1.0 if stream.part == "all" else stream.held_out
         share = 1.0 - share if stream.part == "train" else share
         if epochs:
-            batches = self._batches_of(-(-trained // epochs), stream.batch_events)
+            batches = self._batches_of(trained / epochs, stream.batch_events)
         elif self.num_events is None:
             raise TypeError(
                 "the number of events of files that are not local Parquet is unknown before the first epoch"
             )
         else:  # the share of a hash is not exact
-            batches = 0
-            for shard, events in enumerate(events or 0 for events in self._events_of_shards):
+            batches, parts = 0, [weight / math.fsum(stream.weights) for weight in stream.weights] or [1.0]
+            for events, part in zip((events or 0 for events in self._events_of_shards), parts, strict=True):
                 most = min(math.ceil(events * share + 5 * math.sqrt(events * share * (1 - share))), events)
-                of_batch = stream.events_of_shard(shard) if stream.is_mixed else stream.batch_events
-                batches = max(batches, self._batches_of(most, of_batch) + stream.is_mixed)
+                batches = max(batches, self._batches_of(most, stream.batch_events * part) + stream.is_mixed)
         limit = self._ways.limit
         self._promised = min(batches, -(-limit // stream.batch_events)) if limit else batches
         return self._promised
 
-    def _batches_of(self, events: int, of_batch: int) -> int:
-        return events // of_batch if self._ways.drop_last else -(-events // of_batch)
+    def _batches_of(self, events: float, of_batch: float) -> int:
+        return int(events // of_batch) if self._ways.drop_last else math.ceil(events / of_batch)
 
     def __bool__(self) -> bool:
         return True  # else it would be asked for its length
@@ -684,12 +683,13 @@ class EventStream(IterableDataset[RaggedBatch]):
             epoch, self._held, ends = self._state.epoch, following, following is None
             of_loop = self._state.of_loop + batch.batch.total_events
             is_last = ends or 0 < self._ways.limit <= of_loop
-            position, skip, left_out = batch.position, batch.skip, self._state.left_out
+            position, next_epoch, skip, left_out = batch.position, epoch, batch.skip, self._state.left_out
             if ends:
                 left_out += self._end.counters.events_trained - position.counters.events_trained - skip
                 position, skip = self._end, 0
                 self._whole_epochs = epoch + 1, position.counters.events_trained
-            self._state = StreamState(position, epoch + ends, skip, 0 if is_last else of_loop, left_out)
+                next_epoch = max(epoch + 1, position.epoch)  # a batch may hold several passes over all sets
+            self._state = StreamState(position, next_epoch, skip, 0 if is_last else of_loop, left_out)
         except BaseException:  # what was fetched and not handed out is fetched again
             self._forget()
             self._session.leave()

@@ -261,6 +261,7 @@ def check_inputs(config: Config) -> Iterator[Finding]:
         yield Finding("warning", "inputs", "none given: name them with -i/--input")
         return
     try:
+        config.require_sets()
         first, *others = make_ranges(config.input, config.fetcher.ranges)
         with Remotes(config.remote_access()) as remotes:
             files = expand(first.inputs, remotes)

@@ -242,6 +242,7 @@ def plan(
     """
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges, "fetcher.done": done and done.absolute()}
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    config.require_sets()
     stream = config.stream
     sets = [config.of_shard(shard) for shard in range(stream.shards)] if stream.is_mixed else [config]
     summaries = [_planned(one, num_blocks) for one in sets]

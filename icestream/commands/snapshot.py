@@ -274,7 +274,7 @@ def _snapshot(
             budget_bytes=int(budget_gib * _GIB) if is_staged else 0,
         ),
         token_expires_s=files.token_expires_s,
-        files=files.files_total,
+        files=files.files_total // max(1, files.epochs),
         files_bad=files.files_bad,
         problem=files.problem if is_alive else "",
         warnings=known.warnings,

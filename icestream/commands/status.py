@@ -122,7 +122,7 @@ def rows_of(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
         ("run", f"{run.run_dir}{_in_brackets(run.workload, run.model, run.device)}"),
         ("state", _state_words(run, now_s)),
         *_training_rows(run),
-        ("files", f"{run.files:,} in all epochs{bad}" if run.files else ""),
+        ("files", f"{run.files:,}{bad}" if run.files else ""),
         ("problem", run.problem),
         *(("warning", warning) for warning in run.warnings),
         ("bottleneck", run.bottleneck),

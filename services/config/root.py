@@ -149,6 +149,8 @@ class Config(ConfigBranch):
         if weights and (self.fetcher.ranges or len(self.input) != weights):
             given = "fetcher.ranges" if self.fetcher.ranges else f"{len(self.input)} inputs"
             raise BadInputError(f"stream.weights has {weights} numbers, for {given}: expected one for each of `input`")
+        if weights and len(set(self.input)) < weights:
+            raise BadInputError("stream.weights has an input twice: name each set once")
 
     @field_validator("workload")
     @classmethod

@@ -20,6 +20,7 @@ from common.paths import shard_dir
 from common.plan import Blocks, SlotCapacity, plan_hash
 from common.process import StopFlag
 from common.status import INVALID_FOLDER, OUTLIER_FOLDER, FetcherStatus, read_status, write_status
+from common.text import shown
 from common.transport import Arena, Lost, Received, ServerTransport
 from services.config.root import Config
 from services.config.settings import make_ranges
@@ -286,9 +287,10 @@ class FetcherService:
         places = self._dispatcher.places
         is_barren = self._epochs.is_barren(places.complete_epochs) if self._epochs else places.has_barren_epoch
         if not self._config.epochs and is_barren:
+            of = f" of {shown(self._config.input[0])}" if self._config.stream.is_mixed else ""
             raise BadInputError(
-                "no event of a whole epoch can be trained: all are outliers, empty, invalid, quarantined, held out or"
-                " filtered, and epochs = 0 would never end; check stream.max_particles_per_event, stream.where, "
+                f"no event of a whole epoch{of} can be trained: all are outliers, empty, invalid, quarantined, held out"
+                " or filtered, so that it would never end; check stream.max_particles_per_event, stream.where, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )

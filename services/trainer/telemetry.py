@@ -157,7 +157,7 @@ class Telemetry:
         """
         if self.block is None or self.evaluator is None:
             return
-        self.block.add(batch, ids)
+        self.block.add(batch, ids, state.position.epoch)
         if state.step % self.evaluate_every or self.block.batch is None:
             return
         started_s = time.monotonic()

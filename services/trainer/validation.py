@@ -118,7 +118,8 @@ class ValidationBlock:
         self._publishing = publishing
         self._first: list[UnitArrays] = []
         """First events of the run, until there are enough."""
-        self._epoch: int | None = None
+        self._epochs: dict[int, int] = {}
+        """First epoch of each shard in the block."""
         self.batch: StoredBatch | None = None
         """Block for the training device; None while there is none, or none for these settings."""
         index = self._read_index()
@@ -129,21 +130,20 @@ class ValidationBlock:
                 "the validation block was made with %s: another begins with %s", index.made_for, self._made_for
             )
 
-    def add(self, batch: Batch, ids: Sequence[Mapping[str, Array]] = ()) -> None:
+    def add(self, batch: Batch, ids: Sequence[Mapping[str, Array]], epoch: int) -> None:
         """Fill the block from a batch of the run, until it is complete or the first epoch is over.
 
-        ``ids``: columns of each microbatch that the run's batches don't have on the device.
+        ``ids``: columns of each microbatch that the run's batches don't have on the device. ``epoch``: of the stream
+        behind the batch, in which a small set may be further.
         """
         if self.batch is not None or not batch.microbatches:  # a rank without a share of the batch gets an empty one
             return
         most: int = self._made_for["events"]
         for part, columns in zip(batch.microbatches, ids or repeat({}), strict=False):
-            self._epoch = part.epoch if self._epoch is None else self._epoch
             missing = most - self._num_events
-            if missing and part.num_events and part.epoch == self._epoch:  # a small set begins again in the same batch
+            if missing and part.num_events and part.epoch == self._epochs.setdefault(part.shard, part.epoch):
                 self._first.append(_first_events(part, columns, missing))
-        epochs = {part.shard: part.epoch for part in batch.microbatches}  # of the last microbatch of each
-        if self._num_events and (self._num_events == most or self._epoch not in epochs.values()):
+        if self._num_events and (self._num_events == most or epoch > min(self._epochs.values())):
             self.write(self._first)
             self._first = []
 

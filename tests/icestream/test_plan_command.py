@@ -287,3 +287,18 @@ def test_files_that_an_earlier_training_has_done_are_left_out_and_said(tmp_path:
     assert "2 files left out, which" in result.stderr
     assert f"1 of its names match no file: {data / '9.parquet'}" in result.stderr
     assert "inventory     3 files" in result.stdout
+
+
+@pytest.mark.process
+def test_a_mixture_is_shown_set_by_set(tmp_path: Path, data: Path) -> None:
+    weights = ("--set", "stream.weights=[3,1]", "--set", "stream.batch_events=20")
+    sets = answer(tmp_path, "-i", data, "-i", data / "0.parquet", *weights)["sets"]
+    assert isinstance(sets, list)
+    assert [(one["files"], one["events"], one["batch_events"], one["shard_events"]) for one in sets] == [
+        (5, 200, 15, []),
+        (1, 40, 5, []),
+    ]
+    text = run("-i", data, "-i", data / "0.parquet", *weights).stdout
+    assert f"\n\nset           {data / '0.parquet'}: 5 events of each batch\nplan  " in text
+    with pytest.raises(BadInputError, match="3 numbers, for 1 inputs"):
+        run("-i", data, "--set", "stream.weights=[1,1,1]")

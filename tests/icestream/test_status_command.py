@@ -57,7 +57,7 @@ def test_a_running_run_shows_progress_bottlenecks_checkpoint_health_and_machine(
     )
     assert told["copied"] == "4 MiB/s of data"
     assert told["disk"].endswith("; staged 3.0 GiB of 7.0 GiB")
-    assert told["files"] == "40 in all epochs, 3 bad (logs/fetcher.log)"
+    assert told["files"] == "40, 3 bad (logs/fetcher.log)"
     assert f"run {os.getpid()} (" in told["processes"]
     assert "next" not in told
 

@@ -211,10 +211,22 @@ def test_sets_are_mixed_in_proportion_and_resume_to_the_bit(files: Path, few: Pa
 
 
 @SLOW
+def test_a_batch_may_hold_several_passes_over_all_sets(few: Path, tmp_path: Path) -> None:
+    fewer = write_events(tmp_path / "fewer.parquet", make_events([1] * 60))
+    with made(None, weights={str(few): 1, str(fewer): 1}, batch_events=500) as stream:
+        loops = [[(batch.epoch, len(batch), batch.is_last) for batch in stream] for _ in range(3)]
+        assert [len(loop) for loop in loops] == [1, 1, 1]
+        assert [loop[0][0] for loop in loops] == [0, 2, 5], "250 of 90 events are 2 passes, and a part of the third"
+        assert stream.epoch == stream.counters_of_sets[str(few)].events_trained // 90
+    with pytest.raises(icestream.BadInputError, match="has an input twice"):
+        made(None, weights={str(few): 1, f"{few.parent}/./{few.name}": 1})
+
+
+@SLOW
 def test_a_set_without_events_is_told(files: Path, few: Path) -> None:
     with (
         made(None, weights={str(files): 3, str(few): 1}, where="muons.count != 1") as stream,
-        pytest.raises(icestream.BadInputError, match=r"no event of a whole epoch can be trained|input 2 of"),
+        pytest.raises(icestream.BadInputError, match=rf"no event of a whole epoch of {few} can|input 2 of stream\.weights has no"),
     ):
         next(iter(stream))
 

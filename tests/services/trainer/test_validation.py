@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,8 @@ def of_run(ids: range, epoch: int = 0) -> tuple[Microbatch, dict[str, Array]]:
 
 
 def add(block: ValidationBlock, *parts: tuple[Microbatch, dict[str, Array]]) -> None:
-    block.add(Batch(tuple(part for part, _ in parts)), [ids for _, ids in parts])
+    epoch = max((part.epoch for part, _ in parts), default=0)
+    block.add(Batch(tuple(part for part, _ in parts)), [ids for _, ids in parts], epoch)
 
 
 def numbers(block: ValidationBlock) -> list[int]:
@@ -116,6 +118,16 @@ def test_an_event_is_not_in_it_twice_where_the_run_has_too_few(tmp_path: Path) -
     add(block, of_run(range(2)))
     add(block, of_run(range(2, 3)), of_run(range(3), epoch=1))
     assert numbers(block) == [0, 1, 2]
+
+
+def test_a_small_set_that_begins_again_does_not_end_it(tmp_path: Path) -> None:
+    block = first_events(tmp_path)
+    for epoch in (0, 4):  # the large set had no event due
+        part, ids = of_run(range(3), epoch)
+        block.add(Batch((part,)), [ids], 0)
+    part, ids = of_run(range(10, 19))
+    block.add(Batch((replace(part, shard=1),)), [ids], 0)
+    assert numbers(block) == [0, 1, 2, 10, 11, 12, 13]
 
 
 def test_nothing_of_a_large_batch_is_kept_but_its_events(tmp_path: Path) -> None:
