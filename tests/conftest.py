@@ -35,12 +35,12 @@ ENGINES = tuple(
 )
 
 LONGEST = (
+    "pipeline/test_nodes.py",
     "pipeline/test_ranks.py",
     "pipeline/test_python_stream.py",
     "pipeline/test_same_stream.py",
     "pipeline/test_kill.py",
     "pipeline/test_pelican_run.py",
-    "pipeline/test_nodes.py",
     "services/fetcher/test_dispatcher_chaos.py",
     "workloads/muons/evaluation/test_evaluate_command.py",
     "pipeline/test_sharded_run.py",

@@ -5,9 +5,7 @@ The files carry the checksums that their formats know: of pages (Parquet), of ch
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from pathlib import Path
 
 import damage
@@ -44,15 +42,3 @@ def test_a_damaged_file_gives_its_right_events_or_is_refused_by_name(tmp_path: P
         num_refused += bool(found.reasons)
         num_damaged += raw != good
     assert num_refused > num_damaged / 2
-
-
-@pytest.mark.process
-def test_the_test_sees_wrong_events_and_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without these eyes the test above could not fail."""
-    path = tmp_path / "file"
-    tables = damage.tables_of(damage.the_events())
-    tables["primaries"][5, 2] += 1
-    damage.write_tables(path, tables)
-    assert "row 5 is" in outcome(path).wrong
-    monkeypatch.setattr(damage, "outcome", lambda *paths: os.kill(os.getpid(), signal.SIGSEGV))
-    assert "SIGSEGV" in outcome(path).wrong

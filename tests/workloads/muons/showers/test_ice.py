@@ -119,13 +119,6 @@ def test_a_way_in_three_parts_scatters_as_the_way_at_once():
     np.testing.assert_allclose(actual[[0, 0, 2], [0, 2, 2]], expected[[0, 0, 2], [0, 2, 2]], rtol=0.03)
 
 
-def test_the_same_seed_gives_the_same_muons():
-    first, second = propagated(2000.0, 1500.0, 300, seed=5), propagated(2000.0, 1500.0, 300, seed=5)
-
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_array_equal(first[1], second[1])
-
-
 def test_a_stopped_muon_has_no_energy_and_one_that_goes_nowhere_keeps_its_own():
     track_4P = np.array([[1.0, 1.0], [2.0, 2.0], [3e-3, 3e-3], [4e-3, 4e-3]])
     slant_mwe = np.array([100.0, 0.0])
