@@ -35,6 +35,11 @@ ENGINES = tuple(
 )
 
 LONGEST = (
+    "test_ray_example.py",
+    "test_doc_python.py",
+    "workloads/muons/export/test_export.py",
+    "workloads/muons/showers/test_real_showers.py",
+    "icestream/slurm/test_slurm.py",
     "pipeline/test_nodes.py",
     "pipeline/test_ranks.py",
     "pipeline/test_python_stream.py",

@@ -63,17 +63,6 @@ def test_mean_losses_are_those_of_a_published_table(kind, column, tolerance):
     np.testing.assert_allclose(mev_cm2_per_g, table[:, column], rtol=tolerance)
 
 
-def test_ranges_are_those_of_a_published_table():
-    kinetic_gev = np.geomspace(10.0, 1e5, 2001)
-    integrand = kinetic_gev / loss_gev_per_mwe(kinetic_gev + MUON_GEV)
-    range_mwe = np.append(0.0, np.cumsum(0.5 * (integrand[1:] + integrand[:-1]) * np.diff(np.log(kinetic_gev))))
-    table = np.array(PUMAS)
-
-    np.testing.assert_allclose(
-        np.interp(table[1:, 0], kinetic_gev, range_mwe), (table[1:, 6] - table[0, 6]) / 100.0, rtol=0.01
-    )
-
-
 @pytest.mark.parametrize("slant_mwe", [917.0, 1834.0])
 def test_mean_energy_at_depth_is_the_integral_of_the_mean_loss(slant_mwe):
     expected = 20_000.0
