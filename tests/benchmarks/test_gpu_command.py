@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` on the CPU with tiny sizes, on a machine with torch alone, and mistakes of its user."""
+"""`python -m benchmarks.gpu` on the CPU with tiny sizes, and mistakes of its user."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SHOWN_OTHERWISE = {"particles", "flops", "bytes"}
 """Values of the step that the page has as rates."""
 
 
-def run(*words: str, python: tuple[str, ...] = (sys.executable,), **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-    command = [*python, "-m", "benchmarks.gpu", *words]
+    command = [sys.executable, "-m", "benchmarks.gpu", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
 
 

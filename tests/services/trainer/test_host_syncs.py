@@ -1,4 +1,4 @@
-"""No host sync in a training step, in any configuration that matters; and that a sync would be found."""
+"""No host sync in a training step, in any configuration that matters."""
 
 from __future__ import annotations
 
