@@ -74,7 +74,7 @@ def steps_of_rank(place: RankPlace, shards: int, steps: int) -> tuple[float, flo
     ranks = Ranks.alone() if place.size == 1 else Ranks.join(place, CPU, timeout_s=60, stopped=_never)
     agreement = Agreement(ranks, _never)
     shares = shares_of_rank(StreamConfig(shards=shards), place.rank, place.size)
-    position = start_of(shards)
+    position = start_of(StreamConfig(shards=shards))
     for step in range(1, steps // 10 + steps + 1):
         if step == steps // 10 + 1:  # the first ones connect
             began_s, began_cpu_s = time.monotonic(), time.process_time()

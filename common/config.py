@@ -212,6 +212,10 @@ class StreamConfig(ConfigBranch):
     shards: int = Field(1, ge=1, le=256)
     """Number of parts to which the blocks are dealt in turn, each with a fetcher, decoders, an arena and one
     stream of its own, which its trainers share (docs/how-to/several-gpus.md)."""
+    weights: tuple[float, ...] = ()
+    """Part of each batch that is drawn from each of `input`, in their order: numbers above 0 in any unit, `[0.7, 0.3]`.
+    Each input is then a set, and a shard, of its own. An epoch ends once each set was read; the smaller ones are read
+    again meanwhile. Empty: all inputs are one set."""
     slots: int = Field(8, ge=1)
     """Slots of the arena of each shard: maximum units in decoding, ready or in use at a time."""
     slot_mib: float = Field(8.0, gt=0)
@@ -224,9 +228,30 @@ class StreamConfig(ConfigBranch):
         return int(self.slot_mib * MIB) // 4096 * 4096
 
     @property
-    def shard_batch_events(self) -> int:
-        """Events that an optimiser step takes of each shard."""
+    def is_mixed(self) -> bool:
+        """True if each shard is a set of its own, of which `weights` says the part of a batch."""
+        return len(self.weights) > 1
+
+    def events_of_shard(self, shard: int) -> int:
+        """Return the events that an optimiser step takes of a shard; of a set, about so many."""
+        if self.is_mixed:
+            return max(round(self.batch_events * self.weights[shard] / math.fsum(self.weights)), 1)
         return -(-self.batch_events // self.shards)
+
+    def due_of_shards(self, trained: Sequence[int]) -> list[int]:
+        """Return the events that the next step takes of each shard, given those of the former steps.
+
+        A step takes whole microbatches, and so a few more than are due: of sets, as many fewer are due afterwards.
+        """
+        if not self.is_mixed:
+            return [self.events_of_shard(0)] * self.shards
+        of_one = (sum(trained) + self.batch_events) / math.fsum(self.weights)
+        return [max(round(of_one * weight) - num, 0) for weight, num in zip(self.weights, trained, strict=True)]
+
+    @property
+    def shard_batch_events(self) -> int:
+        """Events that an optimiser step takes of this shard; of the stream of the whole run, of the first one."""
+        return self.events_of_shard(self._shard or 0)
 
     @property
     def microbatch_events(self) -> int:
@@ -247,8 +272,9 @@ class StreamConfig(ConfigBranch):
         return stream
 
     def block_of_run(self, block: int) -> int:
-        """Number, in the run, of a block of this stream: block b of the run belongs to shard b mod shards."""
-        return block if self.shard is None else block * self.shards + self.shard
+        """Number, in the run, of a block of this stream: block b of the run belongs to shard b mod shards; sets have
+        blocks of their own."""
+        return block if self.shard is None or self.is_mixed else block * self.shards + self.shard
 
     @property
     def outlier_above(self) -> int:
@@ -256,6 +282,26 @@ class StreamConfig(ConfigBranch):
         if self.max_particles_per_event:
             return self.max_particles_per_event
         return min(self.max_particles, math.isqrt(self.max_squared_particles) or self.max_particles)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sets_are_shards(cls, tree: Any) -> Any:
+        weights = tree.get("weights") if isinstance(tree, dict) else None
+        is_given = isinstance(weights, list | tuple) and len(weights) > 1
+        return tree | {"shards": len(weights)} if is_given and tree.get("shards", 1) == 1 else tree
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> StreamConfig:
+        if any(weight <= 0 for weight in self.weights):
+            raise ValueError(f"stream.weights = {list(self.weights)}: expected numbers above 0")
+        if len(self.weights) > self.batch_events:
+            raise ValueError(f"stream.weights has {len(self.weights)} sets: expected at most stream.batch_events")
+        if self.weights and self.shards != len(self.weights):
+            raise ValueError(
+                f"stream.shards = {self.shards}, but each of the {len(self.weights)} sets of stream.weights is a shard:"
+                " leave stream.shards at 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _buckets_are_shuffled(self) -> StreamConfig:

@@ -30,7 +30,8 @@ def done_share(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> 
         return 1.0
     shares = [trainer.step / trainer.max_steps] if trainer.max_steps else []
     all_listed = fetcher is not None and fetcher.ranges_listed >= fetcher.ranges
-    if trainer.epochs and fetcher is not None and fetcher.files_planned and fetcher.events_planned and all_listed:
+    is_planned = fetcher is not None and fetcher.files_planned and fetcher.events_planned and not fetcher.is_of_set
+    if trainer.epochs and fetcher is not None and is_planned and all_listed:
         events_total = fetcher.events_planned / fetcher.files_planned * fetcher.files_total
         shares.append(trainer.counters.events_read / events_total)
     return min(max(shares), 1.0) if shares else None

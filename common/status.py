@@ -67,6 +67,8 @@ class FetcherStatus(Status):
     """Files of the known inventory, times the epochs (0 epochs: of one)."""
     epochs: int = 0
     """Times that the inventory is read. 0: without end."""
+    is_of_set: bool = False
+    """True if the inventory is that of one set of several (`stream.weights`)."""
     ranges: int = 0
     """Ranges of the inputs."""
     ranges_listed: int = 0
@@ -279,7 +281,7 @@ _SUMS = (
 def fetchers_together(fetchers: Sequence[FetcherStatus]) -> FetcherStatus | None:
     """Sums of numbers and times, means of shares, and the first of each text; None for none of them.
 
-    All know the same inventory: `files_total` and `epochs` are those of the run.
+    But for those of sets, all know the same inventory: `files_total` and `epochs` are those of the run.
     """
     if len(fetchers) < 2:
         return fetchers[0] if fetchers else None
@@ -298,7 +300,7 @@ def fetchers_together(fetchers: Sequence[FetcherStatus]) -> FetcherStatus | None
             # A fetcher that lists or waits holds all others up.
             "state": next(state for state in _STATES if state in {one.state for one in fetchers}),
             "uptime_s": max(one.uptime_s for one in fetchers),
-            "files_total": max(one.files_total for one in fetchers),
+            "files_total": (sum if first.is_of_set else max)(one.files_total for one in fetchers),
             "ranges_listed": min(one.ranges_listed for one in fetchers),
             "token_expires_s": min(expiries, default=None),
             "stalled_s": _sums(one.stalled_s for one in fetchers),

@@ -164,6 +164,8 @@ class Summary(BaseModel):
     """Restarts in this session, by service."""
     checkpoint: str
     """Newest checkpoint, relative to the run directory. Empty: none was written."""
+    sets: dict[str, Counters]
+    """Counts of each set of `stream.weights`, by its input."""
     quarantined: list[str]
     """One line for each of the newest quarantined files, row groups or units."""
     num_quarantined: int
@@ -184,11 +186,12 @@ def build_summary(
     restarts: Mapping[str, int] | None = None,
     error: str | None = None,
     imbalance: str = "",
+    sets: Sequence[str] = (),
 ) -> Summary:
     """Summary of a run with the last ``status`` of its trainer (None: no status, so all counts are 0).
 
     Counts that do not add up make the run a failed one, whatever the ``exit_status``; ``imbalance``: those of its
-    shards, in words (conservation.py).
+    shards, in words. ``sets``: inputs of the sets that the shards are.
     """
     status = status or TrainerStatus()
     counters = status.counters
@@ -213,6 +216,7 @@ def build_summary(
         session_events_per_s=round(status.session_events_per_s, 3),
         restarts={service: (restarts or {}).get(service, 0) for service in SERVICES},
         checkpoint=status.checkpoint,
+        sets=dict(zip(sets, status.shards, strict=False)),
         quarantined=status.quarantined,
         num_quarantined=max(status.num_quarantined, len(status.quarantined)),
         invalid=status.invalid,
@@ -255,6 +259,10 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  {'particles/s':<20}{summary.particles_per_s:>16,.1f}",
         f"  restarts: {restarts or 'none'}",
         f"  checkpoint: {summary.checkpoint or 'none'}",
+        *(
+            f"  set {name}: {one.events_trained:,} trained of {one.events_read:,} read"
+            for name, one in summary.sets.items()
+        ),
         *(f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]),
     ]
     if summary.num_quarantined > QUARANTINED_SHOWN:

@@ -34,7 +34,7 @@ from common.process import python_command
 from common.run_words import bottleneck
 from common.schema import EventSchema
 from common.slow_progress import SlowProgress
-from common.status import FetcherStatus, read_status
+from common.status import read_fetchers
 from common.text import without_secrets
 from common.transport import StopRequested
 from icestream.commands.checks import check_before_start
@@ -47,7 +47,7 @@ from services.trainer.agreement import Agreement
 from services.trainer.checks import OF_THE_STREAM, changes_of_plan
 from services.trainer.environment import RankPlace
 from services.trainer.feed import Feed
-from services.trainer.position import StreamPosition
+from services.trainer.position import StreamPosition, read_position
 from services.trainer.ranks import Ranks
 from workloads.registry import NO_MODEL
 
@@ -99,7 +99,7 @@ def stream_config(
         _refuse_training_run(stored)
     toml = given_path(config, "config") if config is not None else None
     resolved = load_run_config(stored, toml=toml, assignments=(), flags=given)
-    if resolved.stream.shards > 1:
+    if resolved.stream.shards > 1 and not resolved.stream.is_mixed:
         raise BadInputError(f"stream.shards = {resolved.stream.shards}: a stream in Python has one; leave it out")
     if not resolved.input:
         raise BadInputError("no input given: name files, directories, globs or URLs")
@@ -149,6 +149,8 @@ class StreamState(NamedTuple):
     """Events of the feed's next batch that were handed out."""
     of_loop: int = 0
     """Events of a loop with a limit that were handed out."""
+    left_out: int = 0
+    """Events that were left out at the ends of epochs."""
 
     def saved(self, config: Config) -> dict[str, Any]:
         """Return the state as numbers and texts."""
@@ -159,6 +161,7 @@ class StreamState(NamedTuple):
             "epoch": self.epoch,
             "skip": self.skip,
             "of_loop": self.of_loop,
+            "left_out": self.left_out,
             "position": self.position.model_dump_json(),
             "settings": without_secrets(json.dumps({name: of_plan[name] for name in OF_THE_STREAM})),
         }
@@ -172,9 +175,9 @@ class StreamState(NamedTuple):
             if state["plan_hash"] != hash_of(config):
                 changes = changes_of_plan(state["settings"], config.own_json()) or "of another version of icestream"
                 raise BadInputError(f"the state is of another stream ({changes}): use the same settings to continue it")
-            numbers = int(state["epoch"]), int(state["skip"]), int(state["of_loop"])
-            read = cls(StreamPosition.model_validate_json(state["position"]), *numbers)
-            if min(numbers) < 0:
+            numbers = [int(state[name]) for name in ("epoch", "skip", "of_loop", "left_out")]
+            read = cls(read_position(state["position"]), *numbers)
+            if min(numbers) < 0 or len(read.position.shards) != config.stream.shards:
                 raise ValueError
             return read
         except (KeyError, TypeError, ValueError, AttributeError, ValidationError):
@@ -371,7 +374,7 @@ class Services:
 
     def reason_of_wait(self) -> str:
         """Return the stage that the stream waits for, in words."""
-        status = read_status(self.run_dir, "fetcher", FetcherStatus)
+        status = read_fetchers(self.run_dir)
         if status is None:
             return f"the fetcher is starting (log: {self._child.log.with_name('fetcher.log')})"
         if status.problem:

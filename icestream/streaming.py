@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from os import PathLike
 from pathlib import Path
@@ -39,7 +39,7 @@ from icestream.verbs import in_python, python_words
 from services.config.root import Config
 from services.trainer.checks import fates_of
 from services.trainer.environment import RankPlace, device_of, place_from
-from services.trainer.position import StreamPosition, sum_of_counters
+from services.trainer.position import StreamPosition, start_of
 from services.trainer.units import FedBatch
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.device import device_named
@@ -71,8 +71,6 @@ class RaggedBatch:
         """Number of the pass over the files, from 0."""
         self.after = after
         """Place of the stream after this batch: see EventStream.state_dict."""
-        self.of_sets: Mapping[str, RaggedBatch] = {}
-        """The parts of a batch of several sets, by their inputs (``weights``)."""
         self.is_last = is_last
         """True for the last batch of a loop: the end of an epoch, or of ``limit`` events."""
         self.was_read = False
@@ -80,8 +78,7 @@ class RaggedBatch:
 
     @property
     def _batch(self) -> Batch:
-        for one in (self, *self.of_sets.values()):
-            one.was_read = True
+        self.was_read = True
         return self._content
 
     @property
@@ -119,6 +116,12 @@ class RaggedBatch:
         """Number of the event, from 0, that each particle belongs to: (P,) int64."""
         events = torch.arange(self.num_events, device=self.offsets.device)
         return torch.repeat_interleave(events, self.counts, output_size=self.num_particles)
+
+    @property
+    def set_of_event(self) -> Tensor:
+        """Number of the set, from 0 and in the order of ``weights``, that each event is drawn from: (E,) int64."""
+        parts = [torch.full((part.num_events,), part.shard) for part in self.microbatches]
+        return torch.cat(parts or [torch.zeros(0, dtype=torch.int64)]).to(self.device)
 
     @property
     def num_events(self) -> int:
@@ -193,9 +196,7 @@ class RaggedBatch:
         if parts is self.microbatches:
             return self
         batch = self._batch.with_microbatches(parts)
-        copy = type(self)(batch, self._schema, self.epoch, self.after, device=place, is_last=self.is_last)
-        copy.of_sets = {name: part.to(device, dtype=dtype) for name, part in self.of_sets.items()}
-        return copy
+        return type(self)(batch, self._schema, self.epoch, self.after, device=place, is_last=self.is_last)
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of all columns: `batch["muons"]` is one, `dict(batch)` all of them."""
@@ -327,8 +328,9 @@ def stream(
         part: events by `stream.held_out`: "train" (default), "held_out" or "all".
         extra: further columns of the files, by name, or with their types: {"weight": "float64"}.
         transform: function of a module that the decoders call on each unit, or "package.module:function".
-        weights: inputs, in the place of ``inputs``, and the part of each batch that is drawn from each: numbers above 0
-            in any unit. An epoch ends once each set was read; smaller ones are read again meanwhile.
+        weights: inputs, in the place of ``inputs``, and the part of each batch that is drawn from each (as
+            `stream.weights`): numbers above 0 in any unit. An epoch ends once each set was read; smaller ones are read
+            again meanwhile.
         limit: events after which a loop ends; the next one goes on from there.
         drop_last: True leaves out the last events of an epoch that fill no batch. On one rank each batch then has
             exactly ``batch_events``.
@@ -367,27 +369,15 @@ def stream(
     if place is not None:
         name = device_of(name, place, torch.cuda.device_count())
     ways = Ways(device_named(name, f"device = {name!r}"), place, limit or 0, drop_last, restart)
-
-    def made(of: Paths | None, folder: Path | None, ways: Ways, **more: object) -> EventStream:
-        with python_words():
-            given = {**flags, **more}
-            resolved = stream_config(of, run_dir=folder, config=config, settings=settings or {}, flags=given)
-        return EventStream(resolved, folder, ways)
-
-    if weights is None:
-        return made(inputs, folder, ways)
-    if inputs is not None:
-        raise BadInputError("inputs and weights are given: the keys of weights are the inputs")
-    if not isinstance(weights, Mapping):
-        raise BadInputError(f"weights = {weights!r}: expected a mapping of inputs to numbers")
-    weights = {str(text): weight for text, weight in weights.items()}
-    of_set = replace(ways, limit=0, drop_last=True, restart=False)
-    events = shares_of_batch(weights, made(list(weights), None, ways).config.stream.batch_events)
-    streams = {
-        text: made(text, folder and folder / f"set-{number}", of_set, **{"stream.batch_events": events[text]})
-        for number, text in enumerate(weights)
-    }
-    return MixedStream(streams, folder, ways)
+    if weights is not None:
+        if inputs is not None:
+            raise BadInputError("inputs and weights are given: the keys of weights are the inputs")
+        if not isinstance(weights, Mapping):
+            raise BadInputError(f"weights = {weights!r}: expected a mapping of inputs to numbers")
+        inputs, flags["stream.weights"] = list(weights), list(weights.values())
+    with python_words():
+        resolved = stream_config(inputs, run_dir=folder, config=config, settings=settings or {}, flags=flags)
+    return EventStream(resolved, folder, ways)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -399,24 +389,6 @@ def _name_of(function: Callable[..., Any]) -> str:
             " in a module (a file beside yours), not in a function, a notebook or the main script"
         )
     return f"{module}:{name}"
-
-
-def shares_of_batch(weights: Mapping[str, float], batch_events: int) -> dict[str, int]:
-    """Return the events of each set in a batch: at least one, together ``batch_events``. Raises BadInputError."""
-    for text, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-            raise BadInputError(f"weights has {weight!r} for {str(text)!r}: expected a number above 0")
-    if not 1 <= len(weights) <= batch_events:
-        raise BadInputError(f"weights has {len(weights)} sets: expected at least 1, and at most batch_events")
-    total = math.fsum(weights.values())
-    shares = {text: max(int(batch_events * weight / total), 1) for text, weight in weights.items()}
-    while (missing := batch_events - sum(shares.values())) != 0:
-        # The set that is furthest from its weight gets an event, or gives one and keeps one.
-        far = {text: batch_events * weights[text] / total - share for text, share in shares.items()}
-        far = {text: missed for text, missed in far.items() if missing > 0 or shares[text] > 1}
-        chosen = max(far, key=far.__getitem__) if missing > 0 else min(far, key=far.__getitem__)
-        shares[chosen] += 1 if missing > 0 else -1
-    return shares
 
 
 @dataclass(frozen=True)
@@ -475,11 +447,9 @@ class EventStream(IterableDataset[RaggedBatch]):
     """
 
     def __init__(self, config: Config, run_dir: Path | None, ways: Ways) -> None:
-        self.of_sets: Mapping[str, EventStream] = {}
-        """Streams of several sets, by their inputs (``weights``): `.counters`, `.set_aside`, `.num_events` of each."""
         self._config = config
         self._ways = ways
-        self._state = StreamState(StreamPosition(), 0)
+        self._state = self._start = StreamState(start_of(config.stream), 0)
         self._schema = config.stored_workload()
         self._session = Session(config, self._schema, ways.device, run_dir, ways.place)
         self._source: Generator[FedBatch | None] | None = None
@@ -533,31 +503,40 @@ class EventStream(IterableDataset[RaggedBatch]):
     def num_events(self) -> int | None:
         """Events of an epoch before any is left out, by the files' footers; None for files that aren't local Parquet,
         before the first epoch is through. All footers are read the first time."""
+        found = self._events_of_shards
+        return None if None in found else sum(events or 0 for events in found)
+
+    @cached_property
+    def _events_of_shards(self) -> list[int | None]:
+        shards = range(self._config.stream.shards) if self._config.stream.is_mixed else range(1)
         with python_words():
-            return rows_of_local_files(self._config)
+            return [rows_of_local_files(self._config.of_shard(shard)) for shard in shards]
 
     def __len__(self) -> int:
         """Return the batches of an epoch: at most so many, since outliers, filtered and invalid events fill none, and
         batches may be larger. Nearer once an epoch was read. Raises TypeError while num_events is unknown."""
         epochs, trained = self._whole_epochs
-        share = 1.0 if self._config.stream.part == "all" else self._config.stream.held_out
-        share = 1.0 - share if self._config.stream.part == "train" else share
+        stream = self._config.stream
+        share = 1.0 if stream.part == "all" else stream.held_out
+        share = 1.0 - share if stream.part == "train" else share
         if epochs:
-            events = -(-trained // epochs)
+            batches = self._batches_of(-(-trained // epochs), stream.batch_events)
         elif self.num_events is None:
             raise TypeError(
                 "the number of events of files that are not local Parquet is unknown before the first epoch"
             )
         else:  # the share of a hash is not exact
-            spread = 5 * math.sqrt(self.num_events * share * (1 - share))
-            events = min(math.ceil(self.num_events * share + spread), self.num_events)
-        of_batch = self._config.stream.batch_events
-        batches = events // of_batch if self._ways.drop_last else -(-events // of_batch)
-        self._promised = self._within_limit(batches, of_batch)
+            batches = 0
+            for shard, events in enumerate(events or 0 for events in self._events_of_shards):
+                most = min(math.ceil(events * share + 5 * math.sqrt(events * share * (1 - share))), events)
+                of_batch = stream.events_of_shard(shard) if stream.is_mixed else stream.batch_events
+                batches = max(batches, self._batches_of(most, of_batch) + stream.is_mixed)
+        limit = self._ways.limit
+        self._promised = min(batches, -(-limit // stream.batch_events)) if limit else batches
         return self._promised
 
-    def _within_limit(self, batches: int, of_batch: int) -> int:
-        return min(batches, -(-self._ways.limit // of_batch)) if self._ways.limit else batches
+    def _batches_of(self, events: int, of_batch: int) -> int:
+        return events // of_batch if self._ways.drop_last else -(-events // of_batch)
 
     def __bool__(self) -> bool:
         return True  # else it would be asked for its length
@@ -572,11 +551,24 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     @property
     def counters(self) -> Counters:
-        """Outcome of every event so far: trained (handed out, or left out by ``drop_last``), outlier, empty, held out,
-        filtered, invalid, quarantined."""
-        counted, skip = self._state.position.counters, self._state.skip
-        more = {"events_read": counted.events_read + skip, "events_trained": counted.events_trained + skip}
-        return counted.model_copy(update=more) if skip else counted
+        """Outcome of every event so far: trained (handed out), outlier, empty, held out, filtered, invalid,
+        quarantined. Those that ``drop_last`` left out are not among them: `left_out` is their number."""
+        counted, more = self._state.position.counters, self._state.skip - self._state.left_out
+        events = {"events_read": counted.events_read + more, "events_trained": counted.events_trained + more}
+        return counted.model_copy(update=events)
+
+    @property
+    def left_out(self) -> int:
+        """Events that ``drop_last`` left out at the ends of epochs so far."""
+        return self._state.left_out
+
+    @property
+    def counters_of_sets(self) -> dict[str, Counters]:
+        """Outcome of the events of each set, by its input, of which some may be left out by ``drop_last``; empty
+        without ``weights``."""
+        if not self._config.stream.is_mixed:
+            return {}
+        return dict(zip(self._config.input, (one.counters for one in self._state.position.shards), strict=True))
 
     @property
     def set_aside(self) -> tuple[str, ...]:
@@ -660,8 +652,8 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def _begin_again(self) -> None:
         """Go to the first batch, if this stream is elsewhere."""
-        if self._state != StreamState(StreamPosition(), 0):
-            self._go_to(StreamState(StreamPosition(), 0))
+        if self._state != self._start:
+            self._go_to(self._start)
 
     def _go_to(self, state: StreamState) -> None:
         self._state = state
@@ -692,10 +684,12 @@ class EventStream(IterableDataset[RaggedBatch]):
             epoch, self._held, ends = self._state.epoch, following, following is None
             of_loop = self._state.of_loop + batch.batch.total_events
             is_last = ends or 0 < self._ways.limit <= of_loop
-            position, skip = (self._end, 0) if ends else (batch.position, batch.skip)
+            position, skip, left_out = batch.position, batch.skip, self._state.left_out
             if ends:
-                self._whole_epochs = epoch + 1, self._end.counters.events_trained
-            self._state = StreamState(position, epoch + ends, skip, 0 if is_last else of_loop)
+                left_out += self._end.counters.events_trained - position.counters.events_trained - skip
+                position, skip = self._end, 0
+                self._whole_epochs = epoch + 1, position.counters.events_trained
+            self._state = StreamState(position, epoch + ends, skip, 0 if is_last else of_loop, left_out)
         except BaseException:  # what was fetched and not handed out is fetched again
             self._forget()
             self._session.leave()
@@ -707,12 +701,12 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def _first_of_next_epoch(self) -> _Next:
         """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""
-        self._state = StreamState(self._end, self._state.epoch + 1)
+        self._state = StreamState(self._end, self._state.epoch + 1, left_out=self._state.left_out)
         batch = self._fetched() if self.counters.events_trained else None
         if batch is None:
             if self._ways.drop_last and self.counters.events_trained:
                 few = f"{self.counters.events_trained:,} events fill no batch of {self._config.stream.batch_events:,}"
-                raise BadInputError(f"{few}, and drop_last (or weights) leaves them out: lower batch_events")
+                raise BadInputError(f"{few}, and drop_last leaves them out: lower batch_events")
             told = f"all {self.counters.events_read:,} events of this epoch are left out ({fates_of(self.counters)})"
             raise BadInputError(f"{told}: look at stream.set_aside")
         return batch
@@ -776,98 +770,3 @@ class EventStream(IterableDataset[RaggedBatch]):
             raise BadInputError(services.end_reason)
         self._end = feed.position
         return None
-
-
-class MixedStream(EventStream):
-    """Batches with a fixed part of each of several sets, which have a stream each.
-
-    An epoch ends once each set was read; those that end earlier go on with their next pass.
-    """
-
-    def __init__(self, streams: Mapping[str, EventStream], run_dir: Path | None, ways: Ways) -> None:
-        super().__init__(next(iter(streams.values())).config, run_dir, ways)
-        self.of_sets = dict(streams)
-        self._of_loop = 0
-
-    @property
-    def epoch(self) -> int:
-        return min(one.epoch for one in self.of_sets.values())
-
-    @property
-    def counters(self) -> Counters:
-        return sum_of_counters(one.counters for one in self.of_sets.values())
-
-    @property
-    def set_aside(self) -> tuple[str, ...]:
-        return tuple(line for one in self.of_sets.values() for line in one.set_aside)
-
-    @cached_property
-    def num_events(self) -> int | None:
-        found = [one.num_events for one in self.of_sets.values()]
-        return None if None in found else sum(events or 0 for events in found)
-
-    def __len__(self) -> int:
-        batches = max(len(one) for one in self.of_sets.values())
-        return self._within_limit(batches, sum(one.config.stream.batch_events for one in self.of_sets.values()))
-
-    def __repr__(self) -> str:
-        sets = ", ".join(f"{one.config.stream.batch_events:,} of {name}" for name, one in self.of_sets.items())
-        return f"<MixedStream: batches of {sets}; epoch {self.epoch}: {', '.join(self.fields)}>"
-
-    def state_dict(self, after: RaggedBatch | None = None) -> dict[str, Any]:
-        parts: Mapping[str, RaggedBatch] = {} if after is None else after.of_sets
-        return {
-            "sets": {name: one.state_dict(parts.get(name)) for name, one in self.of_sets.items()},
-            "of_loop": self._of_loop if after is None else after.after.of_loop,
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        try:
-            sets, of_loop = dict(state_dict["sets"]), int(state_dict["of_loop"])
-        except (KeyError, TypeError, ValueError):
-            raise BadInputError("not the state of a stream of several sets") from None
-        if sets.keys() != self.of_sets.keys():
-            raise BadInputError(f"the state is of the sets {', '.join(sets)}; these are {', '.join(self.of_sets)}")
-        before = [one._state for one in self.of_sets.values()]
-        for name, one in self.of_sets.items():
-            one.load_state_dict(sets[name])
-        if before != [one._state for one in self.of_sets.values()]:  # else they know better: see EventStream
-            self._of_loop = of_loop
-
-    def close(self) -> None:
-        for one in self.of_sets.values():
-            one.close()
-
-    def _begin_again(self) -> None:
-        self._of_loop = 0
-        for one in self.of_sets.values():
-            one._begin_again()
-
-    def _next(self, *, begins: bool = False) -> RaggedBatch:
-        if begins and self._ways.restart:
-            self._begin_again()
-        epoch, before = self.epoch, {name: one._state for name, one in self.of_sets.items()}
-        parts: dict[str, RaggedBatch] = {}
-        try:
-            for name, one in self.of_sets.items():
-                parts[name] = one._next(begins=begins)
-        except BaseException:
-            for name in parts:  # a part that isn't handed out is drawn again
-                self.of_sets[name]._go_to(before[name])
-            raise
-        contents = [one._content for one in parts.values()]  # not read: see was_read
-        batch = Batch(tuple(part for one in contents for part in one.microbatches))
-        total = sum(one.total_events for one in contents)
-        self._of_loop += total
-        is_last = self.epoch > epoch or 0 < self._ways.limit <= self._of_loop
-        self._of_loop = 0 if is_last else self._of_loop
-        mixed = RaggedBatch(
-            batch.among(total, sum(one.total_particles for one in contents)),
-            self._schema,
-            epoch,
-            StreamState(StreamPosition(), self.epoch, of_loop=self._of_loop),
-            device=self._ways.device,
-            is_last=is_last,
-        )
-        mixed.of_sets = parts
-        return mixed

@@ -38,6 +38,7 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
     ``lists_inputs``: the inputs are yet to be listed, and are checked, too.
     """
     require_open_files(config)
+    config.require_sets()
     make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
     schema = config.stored_workload()
     SlotCapacity(schema, config.stream)
@@ -184,6 +185,8 @@ def require_shares(stream: StreamConfig, nodes: int, trainers: int) -> None:
 def _obstacle(stream: StreamConfig, nodes: int, trainers: int) -> str:
     """Return the reason that the nodes can't share the shards; empty if they can."""
     needed = nodes * trainers
+    if stream.is_mixed and nodes > 1:
+        return f"{nodes} nodes, but stream.weights mixes its sets on one node"
     if stream.shards == 1 < nodes:
         return (
             f"{nodes} nodes, but stream.shards = 1, and each node runs shards of its own; for a new run: --set"
@@ -203,7 +206,7 @@ def imbalance_of_shards(shared_dir: Path, config: Config, status: TrainerStatus 
 
     ``shared_dir``: folder of the inventory, which the fetchers of all shards share; ``status``: of the first trainer.
     """
-    if status is None or not status.shards:
+    if status is None or not status.shards or config.stream.is_mixed:  # sets have no end that is planned
         return ""
     by_steps = 0 < status.max_steps <= status.step
     by_fewer_epochs = 0 < config.epochs <= status.epoch  # it had come further when its epochs were lowered

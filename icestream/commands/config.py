@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import click
 
@@ -98,6 +99,8 @@ def described(config: Config, name: str, stored: Config | None = None) -> Sequen
         note = "the default" if value == default else f"default: {default!r}"
         if stored is not None and value == value_of(stored, key):
             note = f"stored by the run; {note}"
+        if get_origin(fields[key].annotation) is Literal:
+            note += f"; one of {', '.join(map(repr, get_args(fields[key].annotation)))}"
         lines += [f"{toml_line(key, value)}  ({note})", f"    {_meaning(fields[key].description)}"]
     return [*lines, f"# of other models: icestream config {' '.join(others)}"] if others else lines
 

@@ -129,10 +129,10 @@ def parse(script: str, arguments: Sequence[str]) -> dict[str, Any]:
         names = [text.partition("=")[0] for text in unknown if text.startswith("-")] or unknown[:1]
         near = {name: difflib.get_close_matches(name, flags, n=1, cutoff=0.6) for name in names}
         told = [f"{shown(name)} (the nearest is {known[0]})" if known else shown(name) for name, known in near.items()]
-        raise BadInputError(f"no flag of the old script: {'; '.join(told)}")
+        raise BadInputError(f"no flag of {script}: {'; '.join(told)}")
     if not vars(found):
         raise BadInputError(
-            "no flag given: put the old command behind --, as in `icestream migrate -- python train.py -i …`"
+            f"no flag of {script} given: put the old command behind --: `icestream migrate -- python train.py -i …`"
         )
     return vars(found)
 

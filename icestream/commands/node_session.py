@@ -279,7 +279,7 @@ class NodeSession:
         if self.place.node == 0:
             status = read_status(self.run_dir, "trainer", TrainerStatus)
             imbalance = self._imbalance(config, status) if outcome.exit_status == "finished" else ""
-            summary = summary_of(outcome, status, imbalance)
+            summary = summary_of(outcome, config, status, imbalance)
             with contextlib.suppress(TryAgainError), attempt.publishing():  # of a later one it would be the wrong one
                 write_summary(self.shared, summary)
             exit_code, error = summary.exit_code, summary.error

@@ -89,6 +89,8 @@ def _range_lines(run_dir: Path, status: TrainerStatus | None) -> tuple[int, list
     if status is not None and status.state in ("finished", "stopped"):
         by_steps = 0 < status.max_steps <= status.step
         state = "done" if status.state == "finished" and not by_steps else "stopped"
+    if config.stream.is_mixed:
+        raise BadInputError(f"{run_dir}: stream.weights makes a set of each input; they have no ranges")
     first, *others = shard_dirs(run_dir)
     places = []
     for folder in others:
@@ -240,6 +242,27 @@ def plan(
     """
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges, "fetcher.done": done and done.absolute()}
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    stream = config.stream
+    sets = [config.of_shard(shard) for shard in range(stream.shards)] if stream.is_mixed else [config]
+    summaries = [_planned(one, num_blocks) for one in sets]
+    if as_json:
+        contents = [asdict(summary) for summary in summaries]
+        for content in contents:
+            if not with_units:
+                del content["unit_lines"]
+        click.echo(json.dumps({"sets": contents} if stream.is_mixed else contents[0], indent=2))
+        return
+    for number, (one, summary) in enumerate(zip(sets, summaries, strict=True)):
+        if stream.is_mixed:
+            title = f"set           {shown(one.input[0])}: {summary.batch_events:,} events of each batch"
+            click.echo(f"\n{title}" if number else title)
+        click.echo("\n".join(summary_lines(summary)))
+        if with_units:
+            click.echo("\n" + "\n".join(unit_lines(summary)))
+
+
+def _planned(config: Config, num_blocks: int | None) -> PlanSummary:
+    """Return the plan of the first range of the inputs as they are now."""
     first, *others = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
     if others:
         click.echo(f"range {first.name}; {len(others)} others follow", err=True)
@@ -251,16 +274,7 @@ def plan(
             require_open_files(config)
             num_blocks = 1
             click.echo("remote files: planning the first block only, see --blocks", err=True)
-        summary = preview(config, found.files, remotes, num_blocks)
-    if as_json:
-        content = asdict(summary)
-        if not with_units:
-            del content["unit_lines"]
-        click.echo(json.dumps(content, indent=2))
-        return
-    click.echo("\n".join(summary_lines(summary)))
-    if with_units:
-        click.echo("\n" + "\n".join(unit_lines(summary)))
+        return preview(config, found.files, remotes, num_blocks)
 
 
 def preview(config: Config, inventory: Sequence[SourceFile], remotes: Remotes, num_blocks: int | None) -> PlanSummary:
@@ -343,14 +357,15 @@ def summarise(
             files=sorted({part.file for part in unit.parts}),
         )
         lines.append(line)
-    of_shards = [0] * stream.shards
-    for line in lines:
+    of_shards = [0] * (stream.shards if stream.shards > 1 and not stream.is_mixed else 0)
+    for line in lines if of_shards else ():
         of_shards[line.block % stream.shards] += line.events
+    batch_events = stream.shard_batch_events if stream.is_mixed else stream.batch_events
     mixing_in_block = mixing_over_epoch = None
     if stream.shuffle and lines:
         parts = median(sum(len(unit.parts) for unit in units_of_block) for _, units_of_block in blocks)
-        mixing_in_block = mixing(max(median(line.parts for line in lines), 1), parts, stream.batch_events)
-        mixing_over_epoch = mixing(stream.block_files, len(inventory), stream.batch_events)
+        mixing_in_block = mixing(max(median(line.parts for line in lines), 1), parts, batch_events)
+        mixing_over_epoch = mixing(stream.block_files, len(inventory), batch_events)
     return PlanSummary(
         plan_hash=plan_hash,
         files=len(inventory),
@@ -372,8 +387,8 @@ def summarise(
         row_groups=len(groups),
         row_groups_cut=sum(bool(group.spans) for group in groups),
         spans=sum(len(group.spans) for group in groups),
-        batch_events=stream.batch_events,
-        shard_events=of_shards if stream.shards > 1 else [],
+        batch_events=batch_events,
+        shard_events=of_shards,
         mixing_in_block=mixing_in_block,
         mixing_over_epoch=mixing_over_epoch,
         quarantined=[BadFile(reason=file.reason, events=file.bad_rows) for file in staged if file.footer is None],

@@ -152,7 +152,7 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> in
         stored.write_text(former_config)  # in place: it keeps its mode
     # A former session's counts are of a former plan, perhaps, and its shards' records are deleted with it.
     imbalance = imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status) if status != former_status else ""
-    summary = summary_of(outcome, status, imbalance)
+    summary = summary_of(outcome, config, status, imbalance)
     write_summary(run_dir, summary)
     former_step = former_status.step if former_status is not None else 0
     if summary.error is None or (trained and status is not None and status.step != former_step):
@@ -225,7 +225,7 @@ def supervise(
             outputs.close()
 
 
-def summary_of(outcome: SessionOutcome, status: TrainerStatus | None, imbalance: str) -> Summary:
+def summary_of(outcome: SessionOutcome, config: Config, status: TrainerStatus | None, imbalance: str) -> Summary:
     """Return the summary of a session; ``imbalance``: the sum over the shards that is wrong, in words."""
     return build_summary(
         status,
@@ -235,6 +235,7 @@ def summary_of(outcome: SessionOutcome, status: TrainerStatus | None, imbalance:
         restarts=outcome.restarts,
         error=outcome.error,
         imbalance=imbalance,
+        sets=[shown(text) for text in config.input] if config.stream.is_mixed else (),
     )
 
 

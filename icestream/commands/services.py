@@ -99,6 +99,7 @@ def fetcher(
     shared = SharedFolder()
     if of_shard.stream.shard is not None:
         make_run_dir(ledger.parent)
+    if of_shard.stream.shard is not None and not config.stream.is_mixed:
         folder = inventory or run_dir / INVENTORY_FOLDER
         make_run_dir(folder)
         shared = SharedFolder(

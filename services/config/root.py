@@ -137,7 +137,18 @@ class Config(ConfigBranch):
         if shard:
             fetcher = fetcher.model_copy(update={"metrics_port": 0})
         local = local.model_copy(update={"max_decoders": max(1, most // on_machine)})
-        return self.model_copy(update={"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local})
+        update: dict[str, Any] = {"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local}
+        if self.stream.is_mixed:  # the trainer ends the epochs
+            self.require_sets()
+            update |= {"input": self.input[shard : shard + 1], "epochs": 0}
+        return self.model_copy(update=update)
+
+    def require_sets(self) -> None:
+        """Raise BadInputError unless `stream.weights`, if there are any, are those of the inputs."""
+        weights = len(self.stream.weights)
+        if weights and (self.fetcher.ranges or len(self.input) != weights):
+            given = "fetcher.ranges" if self.fetcher.ranges else f"{len(self.input)} inputs"
+            raise BadInputError(f"stream.weights has {weights} numbers, for {given}: expected one for each of `input`")
 
     @field_validator("workload")
     @classmethod

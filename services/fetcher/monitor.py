@@ -226,6 +226,7 @@ class Monitor:
             uptime_s=now_s - self.started_s,
             files_total=self.inventory.num_files * (self.config.epochs or 1),
             epochs=self.config.epochs,
+            is_of_set=self.config.stream.is_mixed,
             ranges=len(self.inventory.ranges),
             ranges_listed=self.inventory.num_known,
             listing=self.listing.listing,

@@ -31,11 +31,14 @@ class ShardShare(NamedTuple):
 
 
 def shares_of_rank(stream: StreamConfig, rank: int, ranks: int) -> list[ShardShare]:
-    """Shares of one of ``ranks`` trainers: several whole shards, or a part of one. Raises BadInputError if the shards
-    can't be shared evenly.
+    """Shares of one of ``ranks`` trainers: several whole shards, or a part of one; of sets, a part of each. Raises
+    BadInputError if the shards can't be shared evenly.
 
     Both ranks and shards are divided in their order, so that the ranks of one machine read neighbouring shards.
     """
+    if stream.is_mixed:
+        _require_shareable(stream, ranks, 1)
+        return [ShardShare(shard, rank, ranks) for shard in range(stream.shards)]
     if stream.shards % ranks == 0:
         each = stream.shards // ranks
         return [ShardShare(shard, 0, 1) for shard in range(rank * each, (rank + 1) * each)]
@@ -45,14 +48,19 @@ def shares_of_rank(stream: StreamConfig, rank: int, ranks: int) -> list[ShardSha
             f"{ranks} trainers can't share stream.shards = {stream.shards} evenly: one of the two numbers must be a"
             " multiple of the other"
         )
-    if of_shard > MOST_TRAINERS:
-        raise BadInputError(
-            f"{ranks} trainers for stream.shards = {stream.shards}: at most {MOST_TRAINERS} share one; set"
-            f" stream.shards={-(-ranks // MOST_TRAINERS)} or more"
-        )
-    if of_shard > 1 and stream.slots == 1:
-        raise BadInputError("stream.slots = 1: several trainers of a shard need 2 or more")
+    _require_shareable(stream, ranks, stream.shards)
     return [ShardShare(rank // of_shard, rank % of_shard, of_shard)]
+
+
+def _require_shareable(stream: StreamConfig, ranks: int, parts: int) -> None:
+    """Raise BadInputError if a shard has too many trainers. ``parts``: parts of the trainers, one for each shard."""
+    if ranks > MOST_TRAINERS * parts:
+        remedy = "" if stream.is_mixed else f"; set stream.shards={-(-ranks // MOST_TRAINERS)} or more"
+        raise BadInputError(
+            f"{ranks} trainers for stream.shards = {stream.shards}: at most {MOST_TRAINERS} share one{remedy}"
+        )
+    if ranks > parts and stream.slots == 1:
+        raise BadInputError("stream.slots = 1: several trainers of a shard need 2 or more")
 
 
 class Dealing:

@@ -60,17 +60,19 @@ class Feed:
         agreement: Agreement | None = None,
         accept_new_plan: bool = False,
         remedy: str = "",
+        epochs: int = 0,
     ) -> None:
         """``columns``: those of the batches. ``keep_ids``: these come with their events' ids. ``remedy``: if the inputs
-        are not the checkpoint's."""
+        are not the checkpoint's. ``epochs``: those of a run with sets, whose own streams have no end; 0: no end."""
         self._accept_new_plan = accept_new_plan
         self._remedy = remedy
         self._stream = stream
+        self._epochs = epochs
         self._shares = shares_of_rank(stream, rank, ranks)
         self._stopped = stopped
         self.agreement = agreement or Agreement(Ranks.alone(), stopped)
         """Agreement with the other ranks, on stops and checkpoints."""
-        self.position = self._begun = start_of(stream.shards)
+        self.position = self._begun = start_of(stream)
         """Position of the stream after all trained batches."""
         self.ended = False
         """True once the plan has no more units."""
@@ -98,7 +100,7 @@ class Feed:
         self._inventories: dict[tuple[int, bool], tuple[int, str]] = {}
         """A shard and the digest of its list of files, by their ranges and whether these are complete."""
         self._links: list[ShardLink] = []
-        self._assembly = _Assembly([], stream, self._stops)
+        self._assembly = _Assembly([], stream, self._stops, None)
         self._is_waiting = False
         """True while no batch that was made in advance is left, and a unit is needed to fill the next one."""
         self._turn_s = 0.0
@@ -128,7 +130,7 @@ class Feed:
                 break
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
-                self.position = start_of(self._stream.shards, self.position)
+                self.position = start_of(self._stream, self.position)
                 if len(self._links) > 1:
                     # Refusals of other shards may be on their way: they would be taken for answers to new requests.
                     for link in self._links:
@@ -213,7 +215,8 @@ class Feed:
         self._inventories = {}
         for link in self._links:
             # All shards judge the same source: else only those with data of a changed range would refuse.
-            link.attach(self.position.shards[link.shard], self.position.source)
+            of_shard = self.position.shards[link.shard]
+            link.attach(of_shard, of_shard.source if self._stream.is_mixed else self.position.source)
 
     # -------------------------------------------------------------- batches
 
@@ -225,10 +228,13 @@ class Feed:
         make them, up to the same place as all: two that stay at two places may hold all slots, and a late one get none.
         """
         former = self._begun = self.position
+        end, of_link = None, self._epoch
+        if self._stream.is_mixed:  # a set goes on when it was read: the batches say when all were
+            end, of_link = self._epochs or None if self._epoch is None else self._epoch + 1, None
         for link in self._links:
-            link.begin(self.position.shards[link.shard], self._epoch)
+            link.begin(self.position.shards[link.shard], of_link)
         ahead = self._links[0].copier.batches_ahead
-        assembly = self._assembly = _Assembly(self._links, self._stream, self._stops)
+        assembly = self._assembly = _Assembly(self._links, self._stream, self._stops, end)
         while True:
             self._turn_s = time.monotonic()
             while not assembly.made and not assembly.is_over:
@@ -262,7 +268,7 @@ class Feed:
             former = share.position
             if not step.microbatches:
                 self.epoch_ended = self._epoch is not None
-                self.ended = all(link.ended and not link.arrived for link in self._links)
+                self.ended = self._epoch is None or all(link.ended and not link.arrived for link in self._links)
                 self.position = step.position
                 return
             for link, mark in zip(self._links, marks, strict=False):
@@ -311,7 +317,7 @@ class Feed:
         match message:
             case m.DeliveredUnit() as unit:
                 self.outside_values = self.outside_values or unit.tally.outside_values
-                if len(self._links) > 1:
+                if len(self._links) > 1 and not self._stream.is_mixed:
                     self._require_one_inventory(link.shard, unit)
             case m.CommitRequest():
                 self.agreement.want_commit()
@@ -337,10 +343,14 @@ class Feed:
 class _Assembly:
     """Batches that are made of the units which have arrived, from every shard in turn. It waits for nothing."""
 
-    def __init__(self, links: Sequence[ShardLink], stream: StreamConfig, stops: Callable[[], bool]) -> None:
+    def __init__(
+        self, links: Sequence[ShardLink], stream: StreamConfig, stops: Callable[[], bool], end: int | None
+    ) -> None:
+        """``end``: epoch before which batches of sets end; None: those of every link do."""
         self._links = links
-        self._most_events = stream.shard_batch_events
+        self._stream = stream
         self._stops = stops
+        self._end = end
         self.made: deque[tuple[list[FedMicrobatch], dict[int, StreamPosition], list[Any]]] = deque()
         """Batches whose copies have been begun: microbatches, position of each shard behind them, marks of copiers."""
         self.ended = False
@@ -352,20 +362,26 @@ class _Assembly:
         self._parts: dict[int, list[FedMicrobatch]] = {}
         self._turns: deque[ShardLink] = deque()
         """Shards that may still add to the batch. Empty: none was begun."""
+        self._end_with_epoch()  # nothing may be left of it
 
     def advance(self) -> bool:
         """Make one more batch, or notice the end; False where a unit has to arrive first."""
         if not self._turns:
             self._turns.extend(self._links)
             self._parts = {link.shard: [] for link in self._links}
+            due = self._stream.due_of_shards([link.taken.counters.events_trained for link in self._links])
             for link in self._links:
-                link.dealing = Dealing(link.share.ranks, self._most_events)
+                link.dealing = Dealing(link.share.ranks, due[link.shard])
         while self._turns:
             link = self._turns[0]
             taken = Pause.END if link.dealing.is_full else link.take(stops=self._stops())
             if taken is Pause.NO_UNIT:
                 self.awaited = link
                 return False
+            if taken is Pause.NO_EVENT and self._stream.is_mixed:
+                raise BadInputError(
+                    f"input {link.shard + 1} of stream.weights has no event of a whole epoch that can be trained"
+                )
             if taken is Pause.NO_EVENT:
                 # Else the others of a run without end would never be read, and nobody notice that none has an event.
                 self._turns.rotate(-1)
@@ -380,6 +396,11 @@ class _Assembly:
             parts = [part for of_shard in self._parts.values() for part in of_shard]
             taken_of = {link.shard: link.taken for link in self._links}
             self.made.append((parts, taken_of, [link.copier.mark() for link in self._links]))
+            self._end_with_epoch()
         else:
             self.is_over = self.ended = True
         return True
+
+    def _end_with_epoch(self) -> None:
+        if self._end is not None and min(link.taken.epoch for link in self._links) >= self._end:
+            self.is_over = self.ended = True

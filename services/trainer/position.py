@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_serializer, model_validator
 
+from common.config import StreamConfig
 from common.invalid_events import BrokenRules, rules_since, sum_of_rules
 from common.messages import Cursor, DeliveredUnit, Quarantined, Source
 from common.status import Counters
@@ -187,25 +188,34 @@ class ShardedPosition(StreamPosition):
     """
 
     of_shards: tuple[StreamPosition, ...] = ()
+    is_mixed: bool = False
+    """True if the shards are sets, which have epochs of their own: the run is in that of the slowest one."""
     former: Counters = Counters()
     """Counters of former plans of the run."""
     former_rules: BrokenRules = ()
     """Their invalid events."""
 
     @staticmethod
-    def of(shards: Sequence[StreamPosition], former: Counters, former_rules: BrokenRules = ()) -> ShardedPosition:
+    def of(
+        shards: Sequence[StreamPosition], former: Counters, former_rules: BrokenRules = (), *, is_mixed: bool = False
+    ) -> ShardedPosition:
         """Position with these of the shards, in order."""
         return ShardedPosition.model_construct(
             of_shards=tuple(shards),
+            is_mixed=is_mixed,
             former=former,
             former_rules=former_rules,
             cursor=Cursor(),
             open_unit_events=0,
             content="",
-            epoch=max(shard.epoch for shard in shards),
+            epoch=(min if is_mixed else max)(shard.epoch for shard in shards),
             counters=sum_of_counters([former, *(shard.counters for shard in shards)]),
             quarantined=tuple(
-                {(one.file, one.row_group): one for shard in shards for one in shard.quarantined}.values()
+                {
+                    (number if is_mixed else 0, one.file, one.row_group): one  # sets number files of their own
+                    for number, shard in enumerate(shards)
+                    for one in shard.quarantined
+                }.values()
             ),
             skipped_units=(),
             changed_units=tuple(
@@ -221,12 +231,13 @@ class ShardedPosition(StreamPosition):
 
     def with_shards(self, shards: Mapping[int, StreamPosition]) -> StreamPosition:
         now = [shards.get(number, shard) for number, shard in enumerate(self.of_shards)]
-        return self.of(now, self.former, self.former_rules)
+        return self.of(now, self.former, self.former_rules, is_mixed=self.is_mixed)
 
     @model_serializer
     def _stored(self) -> dict[str, Any]:
         return {
             "of_shards": self.of_shards,
+            "is_mixed": self.is_mixed,
             "former": self.former,
             "former_rules": self.former_rules,
             "counters": self.counters,
@@ -238,15 +249,15 @@ class ShardedPosition(StreamPosition):
         read = handler(value)
         if not read.of_shards:
             raise ValueError("a position of no shards")
-        return ShardedPosition.of(read.of_shards, read.former, read.former_rules)
+        return ShardedPosition.of(read.of_shards, read.former, read.former_rules, is_mixed=read.is_mixed)
 
 
-def start_of(shards: int, former: StreamPosition | None = None) -> StreamPosition:
+def start_of(stream: StreamConfig, former: StreamPosition | None = None) -> StreamPosition:
     """Position before the first unit of every shard. ``former``: that at the end of the run's former plans."""
-    counted = former or StreamPosition()
-    if shards == 1:
-        return StreamPosition(counters=counted.counters, broken_rules=counted.broken_rules)
-    return ShardedPosition.of([StreamPosition()] * shards, counted.counters, counted.broken_rules)
+    counters, rules = (former.counters, former.broken_rules) if former is not None else (Counters(), ())
+    if stream.shards == 1:
+        return StreamPosition(counters=counters, broken_rules=rules)
+    return ShardedPosition.of([StreamPosition()] * stream.shards, counters, rules, is_mixed=stream.is_mixed)
 
 
 def read_position(text: str) -> StreamPosition:

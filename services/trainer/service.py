@@ -89,7 +89,7 @@ def new_state(config: Config, training: Training, context: StepContext, plan_has
         training.task(config.trainer.of_model, context),
         context.device,
         plan_hash,
-        shards=config.stream.shards,
+        stream=config.stream,
         headline=training.headline,
         shown=training.shown,
         alarms=training.alarms,
@@ -278,6 +278,7 @@ def _connect(
             agreement=Agreement(ranks, lambda: bool(stop)),
             accept_new_plan=accept,
             remedy=remedy,
+            epochs=config.epochs,
         )
     except StopRequested:
         ranks.gather("stop")

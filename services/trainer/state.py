@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from common.config import StreamConfig
 from common.errors import BadInputError
 from services.trainer.health import HealthLimits, HealthWatch
 from services.trainer.position import read_position, start_of
@@ -56,7 +57,7 @@ class TrainState:
         device: torch.device,
         plan_hash: str,
         *,
-        shards: int = 1,
+        stream: StreamConfig = StreamConfig(),  # noqa: B008  frozen
         headline: str = "loss",
         shown: Sequence[str] = (),
         alarms: Mapping[str, float | Alarm] = MappingProxyType({}),
@@ -70,7 +71,8 @@ class TrainState:
         self.step = 0
         self.seconds = 0.0
         """Training time over all restarts."""
-        self.position = start_of(shards)
+        self._stream = stream
+        self.position = start_of(stream)
         self.audit_bytes: dict[str, int] = {}
         """Size of each audit file: see audit.py."""
         self.headline = headline
@@ -106,7 +108,6 @@ class TrainState:
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
-        num_shards = len(self.position.shards)
         try:
             self.position = read_position(checkpoint["position"])
             self.audit_bytes = dict(checkpoint["audit_bytes"])
@@ -115,7 +116,7 @@ class TrainState:
                 f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
             ) from None
         if checkpoint["plan_hash"] != self.plan_hash:
-            self.position = start_of(num_shards, self.position)
+            self.position = start_of(self._stream, self.position)
         self.task.load_state_dict(checkpoint["task"])
         self.recent.load_state_dict(checkpoint[self.headline])
         self.watch.load_state_dict(checkpoint["watch"])

@@ -145,7 +145,7 @@ class ShardLink:
         """Units with their arrays (None: the unit was skipped) that wait for training."""
         self.ended = False
         """True once the plan has no more units."""
-        self.dealing = Dealing(share.ranks, stream.shard_batch_events)
+        self.dealing = Dealing(share.ranks, 0)
         """Dealing of the batch that is being made."""
         self.taken = StreamPosition()
         """Position of the shard after all units and microbatches taken."""
@@ -174,6 +174,7 @@ class ShardLink:
         """Request units from the shard's position on. ``source``: of the data of all shards so far."""
         self.is_attached, self.ended = True, False
         self.arrived.clear()
+        self._open = None
         rank, ranks = self.share.rank, self.share.ranks
         self.transport.send(m.Attach(rank, ranks, self.transport.plan_hash, at.cursor, at.bad_files, source))
         self.transport.send(m.Want(min(UNITS_IN_ADVANCE, self._stream.slots)))
@@ -202,7 +203,8 @@ class ShardLink:
 
     def begin(self, at: StreamPosition, epoch: int | None) -> None:
         """Begin to take what has arrived from position ``at`` on; of one epoch, or of all."""
-        self.taken, self._epoch, self._seen, self._open = at, epoch, None, None
+        self._open = self._open if at == self.taken else None  # an epoch of sets ends inside of units
+        self.taken, self._epoch, self._seen = at, epoch, None
 
     def take(self, *, stops: bool) -> Taken | Pause:
         """Return what the next microbatches add to the batch that is being made, on the device.

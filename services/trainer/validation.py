@@ -140,11 +140,10 @@ class ValidationBlock:
         for part, columns in zip(batch.microbatches, ids or repeat({}), strict=False):
             self._epoch = part.epoch if self._epoch is None else self._epoch
             missing = most - self._num_events
-            if missing == 0 or part.epoch != self._epoch:
-                break
-            if part.num_events:
+            if missing and part.num_events and part.epoch == self._epoch:  # a small set begins again in the same batch
                 self._first.append(_first_events(part, columns, missing))
-        if self._num_events and (self._num_events == most or batch.microbatches[-1].epoch != self._epoch):
+        epochs = {part.shard: part.epoch for part in batch.microbatches}  # of the last microbatch of each
+        if self._num_events and (self._num_events == most or self._epoch not in epochs.values()):
             self.write(self._first)
             self._first = []
 

@@ -40,3 +40,16 @@ def test_an_event_that_alone_exceeds_a_limit_of_a_microbatch_is_an_outlier(
 def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         StreamConfig.model_validate(settings)
+
+
+def test_sets_keep_their_proportion_although_microbatches_are_whole() -> None:
+    stream = StreamConfig(weights=(3, 1, 0.5), batch_events=200)
+    assert (stream.shards, [stream.events_of_shard(shard) for shard in range(3)]) == (3, [133, 44, 22])
+    trained, sizes = [0, 0, 0], [stream.of_shard(shard).microbatch_events for shard in range(3)]
+    for _ in range(50):
+        due = stream.due_of_shards(trained)
+        assert abs(sum(due) - 200) <= 1
+        trained = [num - -more // size * size for num, more, size in zip(trained, due, sizes, strict=True)]
+    wanted = [sum(trained) * weight / 4.5 for weight in stream.weights]
+    assert all(abs(num - want) <= size for num, want, size in zip(trained, wanted, sizes, strict=True))
+    assert StreamConfig(shards=3, batch_events=200).due_of_shards(trained) == [67, 67, 67]

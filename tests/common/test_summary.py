@@ -78,7 +78,7 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
         *("events_held_out", "events_filtered", "events_invalid", "adds_up"),
         *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
         *("events_per_s", "particles_per_s", "session_events_per_s"),
-        *("restarts", "checkpoint", "quarantined", "num_quarantined", "invalid", "warnings", "error"),
+        *("restarts", "checkpoint", "sets", "quarantined", "num_quarantined", "invalid", "warnings", "error"),
     ]
     assert stored["restarts"] == {"fetcher": 0, "decoder": 2, "trainer": 0}
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]

@@ -37,6 +37,9 @@ def test_a_key_is_shown_with_its_value_default_and_meaning(tmp_path: Path) -> No
     assert given.startswith("stream.batch_events = 8  (default: 256)")
     assert printed(tmp_path, "slots").startswith("stream.slots = 8  (stored by the run; the default)")
     assert printed("stream.batch_events").startswith("stream.batch_events = 256  (the default)\n")
+    assert printed("stream.part").startswith(
+        "stream.part = \"train\"  (the default; one of 'train', 'held_out', 'all')"
+    )
 
 
 def test_a_section_is_shown_with_all_its_keys_and_a_typo_is_refused_with_the_nearest() -> None:

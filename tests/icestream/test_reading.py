@@ -223,7 +223,7 @@ def test_a_bad_file_a_bad_row_group_and_a_bad_event_are_left_out_and_named_as_in
         assert first.startswith(f"{tmp_path / '1.parquet'}: truncated, or neither Parquet nor HDF5")
         assert any(line.startswith(f"{tmp_path / '2.parquet'}: row group 1: 10 of its 10 events") for line in others)
         assert any(f"{tmp_path / '2.parquet'}: row group 0, row 9 of the file: energy" in line for line in others)
-        assert reading_warnings(found) == (
+        assert tuple(reading_warnings(found)) == (
             f"3 bad inputs (files, row groups, events) left out, as in a run; the first: {first}",
         )
 

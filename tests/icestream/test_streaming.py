@@ -13,6 +13,7 @@ from muon_files import make_events, write_events
 from toy_events import split, toy_batch
 
 import icestream
+from common.config import StreamConfig
 from common.errors import BadInputError
 from icestream.stream_session import StreamState, stream_config
 from icestream.streaming import RaggedBatch
@@ -84,7 +85,7 @@ def test_a_state_is_that_of_one_order_whatever_the_number_of_decoders(file: Path
         StreamState.read(state | {"format": 9}, made(file))
     url = "https://host/data.parquet?access_token=hidden"
     assert "hidden" not in str(StreamState(StreamPosition(), 0).saved(made([url, str(file)])))
-    two_shards = start_of(2).model_dump_json()
+    two_shards = start_of(StreamConfig(shards=2)).model_dump_json()
     for damaged in (
         *({}, {"format": 1}, state | {"position": "{"}, state | {"epoch": None}, state | {"epoch": -1}),
         *(state | {"position": two_shards}, state | {"plan_hash": "", "settings": "[]"}),

@@ -264,10 +264,7 @@ def test_an_evaluation_is_the_commands_and_leaves_the_process_as_it_was(
     assert name in str(report)
 
 
-PATH_OPTIONS: dict[type[EvaluationOptions], set[str]] = {
-    EvaluationRequest: {"checkpoint", "output", "thresholds", "toml", "beside"},
-    DirectionOptions: {"checkpoint", "output", "thresholds", "toml"},
-}
+PATH_OPTIONS = {"checkpoint", "output", "thresholds", "toml", "beside"}
 
 
 class Place:
@@ -280,13 +277,13 @@ class Place:
         return str(self.path)
 
 
-@pytest.mark.parametrize("options", PATH_OPTIONS)
+@pytest.mark.parametrize("options", [EvaluationRequest, DirectionOptions])
 def test_each_path_among_the_options_of_an_evaluation_takes_any_form(
     options: type[EvaluationOptions], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert {name for name, kind in get_type_hints(options).items() if "Path" in str(kind)} == PATH_OPTIONS[options]
-    given: dict[str, Any] = {name: Place(Path(f"{name}.x")) for name in PATH_OPTIONS[options]}
+    assert {name for name, kind in get_type_hints(options).items() if "Path" in str(kind)} == PATH_OPTIONS
+    given: dict[str, Any] = {name: Place(Path(f"{name}.x")) for name in PATH_OPTIONS}
     found = options.given(inputs=("files",), **given)
     assert {name: getattr(found, name) for name in given} == {name: tmp_path / f"{name}.x" for name in given}
     assert options.given(checkpoint="~/x", inputs=("files",)).checkpoint == Path.home() / "x"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -17,7 +18,6 @@ from torch.utils.data import DataLoader
 
 import icestream
 from icestream import streaming
-from icestream.streaming import shares_of_batch
 
 EVENTS, BATCH = 700, 48
 """No multiple of each other: the last batch is smaller, and microbatches don't end where batches do."""
@@ -172,30 +172,51 @@ def test_a_limit_ends_a_loop_and_the_next_one_goes_on_also_from_a_state(files: P
 
 
 @SLOW
-def test_sets_are_mixed_in_proportion_and_resume_to_the_bit(files: Path, few: Path) -> None:
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_sets_are_mixed_in_proportion_and_resume_to_the_bit(files: Path, few: Path, drop_last: bool) -> None:
     weights = {str(files): 3, str(few): 1}
-    with made(None, weights=weights) as stream:
-        assert (stream.num_events, len(stream)) == (EVENTS + 90, EVENTS // 36)
-        found, states = [], []
-        for batch in stream:
-            found.append(ids(batch))
-            states.append(stream.state_dict(after=batch))
-            assert [len(part) for part in batch.of_sets.values()] == [36, 12]
-            assert sum(number >= 1000 for number in found[-1]) == 12
-        assert len(found) == EVENTS // 36, "an epoch is a pass over the set that takes longest"
-        large, small = stream.of_sets.values()
-        assert (stream.epoch, large.epoch) == (1, 1)
-        assert small.epoch == len(found) * 12 // 84
-        assert small.counters.events_trained > 90
-        assert stream.counters.events_trained == sum(one.counters.events_trained for one in (large, small))
+    with made(None, weights=weights, drop_last=drop_last) as stream:
+        promised = len(stream)
+        assert stream.num_events == EVENTS + 90
+        epochs, states = [], []
+        for _ in range(2):
+            epochs.append([])
+            for batch in stream:
+                epochs[-1].append(ids(batch))
+                states.append(stream.state_dict(after=batch))
+                of_few = [number >= 1000 for number in epochs[-1][-1]]
+                assert batch.set_of_event.tolist() == of_few
+                assert abs(sum(of_few) - 12) <= (3 if drop_last else 1)
+                assert len(of_few) == BATCH or (not drop_last and BATCH <= len(of_few) <= BATCH + 3)
+            assert batch.is_last
+        found = [batch for epoch in epochs for batch in epoch]
+        assert len(found) <= 2 * promised <= len(found) + 4
+        large = [number for batch in found for number in batch if number < 1000]
+        if not drop_last:
+            assert sorted(large[:EVENTS]) == list(range(EVENTS)), "no event of the largest set is left out or repeated"
+            assert 0 <= len(large) - 2 * EVENTS < 2 * 39, "an epoch ends once the set that takes longest begins again"
+        counted = stream.counters_of_sets
+        assert list(counted) == list(weights)
+        assert stream.counters.events_trained == sum(map(len, found))
+        assert sum(one.events_trained for one in counted.values()) == sum(map(len, found)) + stream.left_out
+        assert bool(stream.left_out) == drop_last
         stream.load_state_dict(states[3])
         next(iter(stream))  # Lightning drops an unread first batch, and begins a new loop
         assert ids(next(iter(stream))) == found[4]
-        for number in (0, 7, len(found) - 2):
+        for number in (0, 7, len(epochs[0]) - 1, len(found) - 4):
             stream.load_state_dict(states[number])
-            assert [ids(batch) for batch in islice(stream, 3)] == found[number + 1 : number + 4]
-        with pytest.raises(icestream.BadInputError, match="the state is of the sets"):
-            stream.load_state_dict({"sets": {"a": {}}, "of_loop": 0})
+            assert [ids(batch) for batch in islice(stream, 2)] == found[number + 1 : number + 3]
+        with pytest.raises(icestream.BadInputError, match=r"another stream .*stream\.weights"):
+            made(None, weights={str(files): 2, str(few): 1}, drop_last=drop_last).load_state_dict(states[0])
+
+
+@SLOW
+def test_a_set_without_events_is_told(files: Path, few: Path) -> None:
+    with (
+        made(None, weights={str(files): 3, str(few): 1}, where="muons.count != 1") as stream,
+        pytest.raises(icestream.BadInputError, match=r"no event of a whole epoch can be trained|input 2 of"),
+    ):
+        next(iter(stream))
 
 
 @SLOW
@@ -263,20 +284,10 @@ def test_an_argument_that_can_not_be_is_one_line_with_the_cure(
         made(files, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("weights", "expected"),
-    [({"a": 0.7, "b": 0.3}, [7, 3]), ({"a": 1, "b": 1, "c": 1}, [4, 3, 3]), ({"a": 1000, "b": 1, "c": 1}, [8, 1, 1])],
-)
-def test_a_batch_is_divided_by_the_weights(weights: dict[str, float], expected: list[int]) -> None:
-    assert sorted(shares_of_batch(weights, 10).values(), reverse=True) == expected
-
-
-@pytest.mark.parametrize(
-    "weights", [{}, {"a": 0}, {"a": -1}, {"a": True}, {"a": float("nan")}, dict.fromkeys("abcdef", 1)]
-)
+@pytest.mark.parametrize("weights", [{"a": 1, "b": 0}, {"a": 1, "b": -1}, {"a": 1, "b": math.nan}, {"a": 1, "b": "x"}])
 def test_weights_that_no_batch_can_be_divided_by_are_refused(weights: dict[str, float]) -> None:
-    with pytest.raises(icestream.BadInputError, match="weights has"):
-        shares_of_batch(weights, 5)
+    with pytest.raises(icestream.BadInputError, match=r"weights.* expected "):
+        made(None, weights=weights)
 
 
 def test_a_loader_that_collates_is_told_what_to_write() -> None:

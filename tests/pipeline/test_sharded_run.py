@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from proc import command_line
@@ -121,6 +122,35 @@ def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_
         assert processes.finish(process) == 0, processes.report()
     assert processes.audits()
     assert processes.summary()["events_read"] == EPOCHS * showers.events
+
+
+def test_sets_are_mixed_alike_by_one_trainer_and_by_two_that_are_killed(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    """Promise 16: the same stream, in a proportion, whatever happens; an epoch ends once each set was read."""
+    for name, table in (("many", pa.concat_tables(showers.tables)), ("few", showers.tables[0].slice(0, 300))):
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=200)
+    sets = [str(tmp_path / "many.parquet"), str(tmp_path / "few.parquet")]
+    inputs = [argument for path in sets for argument in ("-i", path)]
+    command = [*inputs, *settings(*COUNTING, "stream.weights=[3,1]", "stream.slots=4", "local.decoders=1")]
+    other = Processes(tmp_path / "of-one", tmp_path)
+    other.train(*command)
+    of_one = other.summary()
+    run = processes.start_and_reach(5, [*command, "--trainers", "2"], before=of_one["steps"])
+    victim = processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1), "the fetcher of the second set")
+    kill(victim)
+    processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1) not in (0, victim), "its restart")
+    processes.kill(processes.pids("trainer")[0])
+    processes.release()
+    assert processes.finish(run) == 0, processes.report()
+    assert processes.summary()["restarts"]["trainer"] == 1
+    assert processes.checkpoint()["position"] == other.checkpoint()["position"]
+    trained = [sorted(line for lines in by_trainer(one).values() for line in lines) for one in (processes, other)]
+    assert trained[0] == trained[1] != []
+    assert processes.summary()["sets"] == of_one["sets"]
+    many, few = (of_one["sets"][path]["events_read"] for path in sets)
+    assert showers.events <= many < showers.events + 200, "each event once, and the first ones of the next pass"
+    assert few / many == pytest.approx(1 / 3, rel=0.02)
 
 
 FILES = 6

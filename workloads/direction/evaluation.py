@@ -6,8 +6,9 @@ E events, P pulses.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from workloads.base.interface import Front
 from workloads.base.report import evaluation as frame
 from workloads.base.report.evaluation import Evaluation, Measured, Say
 from workloads.base.report.metric import Floor
-from workloads.base.report.page import EvaluationOptions, ReportWords
+from workloads.base.report.page import EvaluationOptions, MetricReport, ReportWords
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 from workloads.direction.fits import EventPulses, classical_fits, plain_lines
 from workloads.direction.geometry import ARRAYS, Geometry
@@ -36,33 +37,35 @@ from workloads.direction.metrics import (
     evaluate,
     unit_and_norm,
 )
-from workloads.direction.models.network import check_same_detector
+from workloads.direction.models.network import are_same_sensors, check_same_detector
 from workloads.direction.models.task import TrainedPredictor, load_predictor
 from workloads.direction.plots import pictures
-from workloads.direction.prediction import predicted_vectors
+from workloads.direction.prediction import cut_note, predicted_vectors
 
 _TRACK = CLASSICAL_FITS.index("track_x")
 _EVENTS_AT_A_TIME = 1000
 
 
-def predicted_events(arrays: UnitArrays, p_E3: Float64, geometry: Geometry) -> PredictedEvents:
-    """Return events of the natural mixture: those that were added to enrich a training are left out."""
+def predicted_events(arrays: UnitArrays, vectors: Iterable[Float64], geometry: Geometry) -> list[PredictedEvents]:
+    """Return events of the natural mixture, with the vectors p of each model, (E, 3).
+
+    Events that were added to enrich a training are left out.
+    """
     natural_E = ~np.asarray(arrays.event_columns["enriched"][:, 0], np.bool_)
     arrays = only(arrays, natural_E)
     columns = arrays.event_columns
-    direction_E3, kappa_E = unit_and_norm(p_E3[natural_E])
-    return PredictedEvents(
-        direction_E3,
-        kappa_E,
-        unit_and_norm(np.asarray(columns["source_direction"], np.float64))[0],
-        np.array(columns["topology"][:, 0], np.int8),
-        np.array(columns["true_energy"][:, 0], np.float64),
-        clean_sensors(arrays),
-        {
+    with_direction = partial(
+        PredictedEvents,
+        true_E3=unit_and_norm(np.asarray(columns["source_direction"], np.float64))[0],
+        topology_E=np.array(columns["topology"][:, 0], np.int8),
+        energy_gev_E=np.array(columns["true_energy"][:, 0], np.float64),
+        clean_sensors_E=clean_sensors(arrays),
+        baselines={
             "line": unit_and_norm(_fitted(arrays, geometry, plain_lines))[0],
             "pandel": unit_and_norm(_all_fits(arrays, geometry)[:, _TRACK : _TRACK + 3])[0],
         },
     )
+    return [with_direction(*unit_and_norm(p_E3[natural_E])) for p_E3 in vectors]
 
 
 def clean_sensors(arrays: UnitArrays) -> npt.NDArray[np.int64]:
@@ -176,7 +179,9 @@ WORDS = ReportWords(
         POSTERIOR: "for calibration from angles drawn with the predicted κ; for angles the posterior by the simulator's"
         " own likelihood, with the topology and the ice known (see the notes)",
     },
-    about_plots="Bands and bars are named in the captions.",
+    about_plots="Bands and bars are named in the captions. Of two models, events are shown to which both give a"
+    " direction.",
+    decisive="angle_mean_deg",
 )
 
 
@@ -193,21 +198,32 @@ class DirectionOptions(EvaluationOptions):
             raise BadInputError("name the files of events with -i")
 
 
-def _load(wanted: DirectionOptions, device: torch.device) -> list[TrainedPredictor]:
-    floor = read_toy_floor() if wanted.simulated else None
-    predictor = load_predictor(wanted.checkpoint, device)
-    if floor and not np.array_equal(ARRAYS[floor.array]().position_S3, predictor.position_S3.cpu().numpy()):
-        raise BadInputError(
-            f"--simulated: the smallest possible errors are known for the array {floor.array!r} alone, and the"
-            " model was trained with another detector: leave the option out"
-        )
-    return [predictor]
-
-
 def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPredictor], say: Say) -> Measured:
-    (predictor,) = models
+    _check_detectors(wanted, models)
     floor = read_toy_floor() if wanted.simulated else None
-    events, origin = _predicted(front, wanted, predictor, say)
+    predicted, origin = _predicted(front, wanted, models, say)
+    reports = [_compared(wanted, *of_model, floor) for of_model in predicted]
+    events, notes = predicted[0][0], [*origin.notes]
+    if not (events.energy_gev_E > 0).any():
+        notes.append("the energies are not known: no picture by energy")
+    if not np.isin((0, 1), events.topology_E).all():
+        notes.append("tracks and cascades are not both known: no picture of how κ separates them")
+    if floor:
+        notes.append(floor.note)
+    return Measured(
+        reports=reports,
+        pictures=pictures(dict(zip(frame.run_names(models), (one for one, _ in predicted), strict=True)), wanted.seed),
+        origin=replace(origin, notes=tuple(notes)),
+        about={"simulated": wanted.simulated},
+    )
+
+
+EVALUATION = Evaluation(DirectionOptions, WORDS, DEFINITIONS, load_predictor, _measure)
+
+
+def _compared(
+    wanted: DirectionOptions, events: PredictedEvents, notes: Sequence[str], floor: ToyFloor | None
+) -> MetricReport:
     with SlowProgress("comparing", 100, to_text="{} %".format) as progress:
         report = evaluate(
             events,
@@ -216,54 +232,54 @@ def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPre
             floors=floor.figures if floor else None,
             progress=lambda part: progress.reach(int(100 * part), 100),
         )
-    notes = [*origin.notes, *report.notes]
-    if not (events.energy_gev_E > 0).any():
-        notes.append("the energies are not known: no picture by energy")
-    if not np.isin((0, 1), events.topology_E).all():
-        notes.append("tracks and cascades are not both known: no picture of how κ separates them")
-    if floor:
-        notes.append(floor.note)
-    return Measured(
-        report=replace(report, notes=tuple(notes)),
-        pictures=pictures(events, wanted.seed),
-        origin=origin,
-        about={
-            "simulated": wanted.simulated,
-            "seed": wanted.seed,
-            "bootstraps": wanted.bootstraps,
-            "device": str(device_named(wanted.device)),
-        },
-    )
+    return replace(report, notes=(*notes, *report.notes))
 
 
-EVALUATION = Evaluation(DirectionOptions, WORDS, DEFINITIONS, _load, _measure)
+def _check_detectors(wanted: DirectionOptions, models: Sequence[TrainedPredictor]) -> None:
+    """Raise BadInputError for models of different detectors, or of one whose smallest possible errors are not known."""
+    own, *others = models
+    for other in others:
+        if not are_same_sensors(other.position_S3, own.position_S3):
+            raise BadInputError(
+                f"--beside: {other.run.path}: its {len(other.position_S3)} sensors are not those of the"
+                f" {len(own.position_S3)} of {own.run.path}, by number and place: name a model of the same detector"
+            )
+    array = read_toy_floor().array if wanted.simulated else ""
+    if array and not np.array_equal(ARRAYS[array]().position_S3, own.position_S3.cpu().numpy()):
+        raise BadInputError(
+            f"--simulated: the smallest possible errors are known for the array {array!r} alone, and the"
+            " model was trained with another detector: leave the option out"
+        )
 
 
 def _predicted(
-    front: Front, wanted: DirectionOptions, predictor: TrainedPredictor, say: Say
-) -> tuple[PredictedEvents, frame.Origin]:
-    """Return events of files, read with the settings of the training unless the command overrides them."""
-    settings = frame.file_settings(front, wanted, predictor.run)
-    check_same_detector(predictor.position_S3, settings.inputs)
-    with frame.read_events(front, settings, wanted, DIRECTION, [predictor.run]) as files:
-        p_E3, num_cut = predicted_vectors(predictor, files.arrays, settings.stream, device_named(wanted.device))
-        num_read, num_empty = len(p_E3), sum(tally.empty for tally in files.tallies)
+    front: Front, wanted: DirectionOptions, models: Sequence[TrainedPredictor], say: Say
+) -> tuple[list[tuple[PredictedEvents, list[str]]], frame.Origin]:
+    """Return the same events of files with each model's directions, and notes on these.
+
+    Files are read with the settings of the first model's training, and pulses of an event cut to the limit of each
+    model's own, unless the command overrides them.
+    """
+    runs = [model.run for model in models]
+    settings = frame.file_settings(front, wanted, runs[0])
+    check_same_detector(models[0].position_S3, settings.inputs)
+    with frame.read_events(front, settings, wanted, DIRECTION, runs) as files:
+        num_read, num_empty = len(files.arrays.offsets) - 1, sum(tally.empty for tally in files.tallies)
         if files.arrays.event_columns["enriched"].all():
             raise BadInputError(f"all {num_read:,} events were added to enrich a training: name files of natural ones")
-        geometry = Geometry(predictor.position_S3.cpu().numpy())
-        events = predicted_events(files.arrays, p_E3, geometry)
+        vectors, of_models = [], []
+        for model in models:
+            stream = frame.file_settings(front, wanted, model.run).stream
+            p_E3, num_cut = predicted_vectors(model, files.arrays, stream, device_named(wanted.device))
+            vectors.append(p_E3)
+            of_models.append([cut_note(num_cut, stream.outlier_above)] if num_cut else [])
+        events = predicted_events(files.arrays, vectors, Geometry(models[0].position_S3.cpu().numpy()))
     notes = []
     if files.which == "held_out":
-        notes.append(
-            f"of the files of the training: only the {predictor.run.held_out:.1%} of the events held out of it"
-        )
-    if added := num_read - len(events):
+        share = min(run.held_out for run in runs)
+        notes.append(f"of the files of the training: only the {share:.1%} of the events held out of it")
+    if added := num_read - len(events[0]):
         notes.append(f"{added:,} events were added to enrich a training (`enriched`) and are left out")
-    if num_cut:
-        notes.append(
-            f"{num_cut:,} events have more than {settings.stream.outlier_above:,} pulses, the limit of the"
-            " training: predicted from so many, the clean and earliest ones"
-        )
     if num_empty:
         notes.append(f"{num_empty:,} rows hold no event and were left out")
-    return events, frame.origin_of(settings, files, notes, say)
+    return list(zip(events, of_models, strict=True)), frame.origin_of(settings, files, notes, say)

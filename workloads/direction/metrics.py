@@ -6,12 +6,13 @@ E events, K values of κ, B bins of κ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize_scalar
 from scipy.special import i0e
 from scipy.stats import rankdata
 
@@ -176,8 +177,8 @@ def resolutions(events: PredictedEvents) -> dict[str, float]:
 _MOST_BINS = 10
 _EVENTS_OF_BIN = 20
 """Fewest events of a bin: the mean angle of 20 events is known to about 12 %."""
-PULL_MEAN, PULL_MEDIAN = 2.0, float(np.log(4))
-"""Mean and median of χ² with two degrees of freedom."""
+PULL_MEDIAN = float(np.log(4))
+"""Median of χ² with two degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -197,10 +198,15 @@ class KappaBins:
         return self.angle_B / self.expected_B
 
 
+def _bins(kappa_E: Float64) -> list[npt.NDArray[np.int64]]:
+    """Return indices of the events of each bin; see KappaBins."""
+    number = max(min(len(kappa_E) // _EVENTS_OF_BIN, _MOST_BINS), 1)
+    return np.array_split(np.argsort(kappa_E, kind="stable"), number)
+
+
 def kappa_bins(angle_rad_E: Float64, kappa_E: Float64) -> KappaBins:
     """Return mean angles by bins of κ. At least one event."""
-    number = max(min(len(kappa_E) // _EVENTS_OF_BIN, _MOST_BINS), 1)
-    bins = np.array_split(np.argsort(kappa_E, kind="stable"), number)
+    bins = _bins(kappa_E)
     expected_E = mean_angle_rad(kappa_E)
     return KappaBins(
         np.array([np.median(kappa_E[chosen]) for chosen in bins]),
@@ -224,14 +230,39 @@ def calibration(angle_rad_E: Float64, kappa_E: Float64) -> dict[str, float]:
     }
 
 
-def calibrated(kappa_E: Float64, draws: int, random: np.random.Generator) -> dict[str, Floor]:
-    """Return the same figures of a right model: angles drawn from its own distributions, mean over ``draws``."""
-    many = [calibration(drawn_angles_rad(kappa_E, random), kappa_E) for _ in range(draws)]
+_WIDEST_LOG_SCALE = 7.0
+
+
+def recalibrated_nll(angle_rad_E: Float64, kappa_E: Float64) -> float:
+    """Return the mean -ln of the density if all κ of a bin (see KappaBins) are multiplied by what makes it smallest."""
+
+    def nll(log_scale: float, bin_E: npt.NDArray[np.int64]) -> float:
+        return float(negative_log_density(kappa_E[bin_E] * math.exp(log_scale), angle_rad_E[bin_E]).sum())
+
+    limits = (-_WIDEST_LOG_SCALE, _WIDEST_LOG_SCALE)
+    best = (minimize_scalar(nll, bounds=limits, args=(bin_E,), method="bounded").fun for bin_E in _bins(kappa_E))
+    return float(sum(best) / len(kappa_E))
+
+
+def calibrated(angle_rad_E: Float64, kappa_E: Float64, draws: int, random: np.random.Generator) -> dict[str, Floor]:
+    """Return the same figures of a right model: angles drawn from its own distributions, mean over ``draws``.
+
+    -ln of the density is smaller for a model that is too modest than for such angles, which are larger than its errors:
+    its floor is that of the same errors with a right κ, plus what a right model would gain by chance.
+    """
+    many = []
+    for _ in range(draws):
+        angle_E = drawn_angles_rad(kappa_E, random)
+        figures = calibration(angle_E, kappa_E)
+        figures["kappa_nll_mean"] -= recalibrated_nll(angle_E, kappa_E)
+        many.append(figures)
     floors = {}
     for name in many[0]:
         values = np.array([figures[name] for figures in many])
         floors[name] = Floor(float(values.mean()), error=float(values.std(ddof=1)) / math.sqrt(draws))
-    return floors
+    gain = floors["kappa_nll_mean"]
+    best = recalibrated_nll(angle_rad_E, kappa_E) + gain.value
+    return floors | {"kappa_nll_mean": Floor(best, gain.error, spread=gain.error * math.sqrt(draws))}
 
 
 Topology = npt.NDArray[np.int8]
@@ -329,17 +360,18 @@ def evaluate(
     used = events.take(usable_E)
     values = {"no_direction_share": float(1 - usable_E.mean())} | _figures(used)
     random = numpy_stream(DirectionPurpose.BOOTSTRAPS, seed)
-    again: dict[str, list[float]] = {}
+    again: list[dict[str, float]] = []
     for number in range(bootstraps if len(used) > 1 else 0):
-        for name, value in _figures(used.take(random.integers(0, len(used), len(used)))).items():
-            again.setdefault(name, []).append(value)
+        chosen = random.integers(0, len(events), len(events))  # the same for every model of these events
+        again.append(_figures(events.take(chosen[usable_E[chosen]])))
         progress((number + 1) / bootstraps)
+    draws = {name: np.array([figures.get(name, math.nan) for figures in again]) for name in values}
     best = _floors(used, seed) | dict(floors or {})
     sizes = {"events": None, "tracks": TRACK, "cascades": CASCADE}
     return MetricReport(
         metrics={
             name: Metric.of(
-                definition, values[name], bootstrap_error(np.array(again.get(name, []))), best.get(name, Floor())
+                definition, values[name], bootstrap_error(draws[name]), best.get(name, Floor()), draws=draws[name]
             )
             for name, definition in DEFINITIONS.items()
             if np.isfinite(values.get(name, np.nan))
@@ -366,19 +398,15 @@ def _floors(events: PredictedEvents, seed: int) -> dict[str, Floor]:
     if len(events):
         floors["mean_direction_norm"] = Floor(float(np.linalg.norm(events.true_E3.mean(0))), error=0.0)
         random = numpy_stream(DirectionPurpose.CALIBRATED_ANGLES, seed)
-        floors |= calibrated(events.kappa_E, _CALIBRATED_DRAWS, random)
+        floors |= calibrated(events.angle_rad_E, events.kappa_E, _CALIBRATED_DRAWS, random)
     return floors
 
 
-def _notes(events: PredictedEvents, used: PredictedEvents) -> list[str]:
-    notes = []
+def _notes(events: PredictedEvents, used: PredictedEvents) -> Iterator[str]:
     if without := len(events) - len(used):
-        notes.append(f"{without:,} events have no predicted direction (0, or not finite) and are in no other number")
+        yield f"{without:,} events have no predicted direction (0, or not finite) and are in no other number"
     if unknown := len(events) - int(np.isin(events.topology_E, (TRACK, CASCADE)).sum()):
-        notes.append(f"{unknown:,} events are not known to be a track or a cascade: they count among all events only")
+        yield f"{unknown:,} events are not known to be a track or a cascade: they count among all events only"
     for name, angle_deg_E in events.angles_deg().items():
         if name and (missing := int((~np.isfinite(angle_deg_E)).sum())):
-            notes.append(
-                f"{missing:,} events have no direction from the method {name!r}: its figures are of the others"
-            )
-    return notes
+            yield f"{missing:,} events have no direction from the method {name!r}: its figures are of the others"

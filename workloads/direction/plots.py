@@ -5,9 +5,10 @@ E events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,11 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from workloads.base.random_streams import numpy_stream
-from workloads.base.report.evaluation import BLACK, ORANGE, SERIES, Gallery, grid
+from workloads.base.report.evaluation import BLACK, MODELS, SERIES, Gallery, grid
 from workloads.base.report.page import Picture
 from workloads.direction.columns import CASCADE, TRACK
 from workloads.direction.metrics import (
     BASELINES,
+    FIGURES,
     Bool,
     Float64,
     PredictedEvents,
@@ -27,31 +29,42 @@ from workloads.direction.metrics import (
     kappa_bins,
     mean_angle_rad,
     pull,
+    resolution,
     roc_curve,
     track_auc,
 )
 from workloads.direction.purposes import DirectionPurpose
 
-MODEL, TRUTH = ORANGE, BLACK
-COLOR_OF = {"": MODEL, "line": SERIES[0], "pandel": SERIES[2]}
-"""Colours of the model and of the baselines."""
-LABEL_OF = {"": "model", **BASELINES}
-KINDS = ((TRACK, "tracks", SERIES[0]), (CASCADE, "cascades", SERIES[3]))
-"""Topology, label, colour."""
+TRUTH = BLACK
+BASELINE_COLORS = {"line": SERIES[4], "pandel": SERIES[2]}
+KINDS = ((TRACK, "tracks", "-"), (CASCADE, "cascades", "--"))
+"""Topology, label, line style."""
 BOOTSTRAPS = 100
 
 
 @dataclass(frozen=True)
 class ShownEvents:
-    """Events with a predicted direction, as pictures need them."""
+    """Events to which one model or two give a direction, as pictures need them."""
 
-    events: PredictedEvents
+    predicted: Mapping[str, PredictedEvents]
+    """The same events with each model's predictions, by its name."""
     seed: int
 
+    @property
+    def events(self) -> PredictedEvents:
+        """Events, where only the truth matters."""
+        return next(iter(self.predicted.values()))
+
+    @property
+    def models(self) -> list[tuple[str, str, PredictedEvents]]:
+        """Name, colour and events of each model."""
+        return [(name, color, of) for (name, of), (color, _) in zip(self.predicted.items(), MODELS, strict=False)]
+
     @cached_property
-    def angle_deg_E(self) -> Float64:
-        """Angle between prediction and truth."""
-        return np.degrees(self.events.angle_rad_E)
+    def baselines(self) -> list[tuple[str, str, Float64]]:
+        """Label, colour and angles (E,) of each baseline; NaN: none."""
+        of = self.events.angles_deg()
+        return [(label, BASELINE_COLORS[name], of[name]) for name, label in BASELINES.items() if name in of]
 
     @cached_property
     def azimuth_zenith_E(self) -> tuple[Float64, Float64]:
@@ -60,10 +73,10 @@ class ShownEvents:
 
     @cached_property
     def kinds(self) -> list[tuple[str, str, Bool]]:
-        """Label, colour and mask of tracks and of cascades, or, without any, of all events."""
-        found = [(label, color, self.events.of_kind(kind)) for kind, label, color in KINDS]
-        known = [(label, color, mask_E) for label, color, mask_E in found if mask_E.any()]
-        return known or [("events", MODEL, self.events.of_kind(None))]
+        """Label, line style and mask of tracks and of cascades, or, without any, of all events."""
+        found = [(label, style, self.events.of_kind(kind)) for kind, label, style in KINDS]
+        known = [(label, style, mask_E) for label, style, mask_E in found if mask_E.any()]
+        return known or [("events", "-", self.events.of_kind(None))]
 
     def draws(self, number: int) -> Iterator[np.ndarray]:
         """Yield indices of bootstraps of ``number`` events."""
@@ -72,9 +85,9 @@ class ShownEvents:
             yield random.integers(0, number, number)
 
 
-def row(columns: int, *, projection: str | None = None) -> tuple[Figure, list[Axes]]:
-    """Return a figure with axes side by side."""
-    figure, cells = grid(columns, 1, width=6.4, height=4.8)
+def row(columns: int, rows: int = 1, *, projection: str | None = None) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes side by side, or several rows of them."""
+    figure, cells = grid(columns, rows, width=6.4, height=4.8)
     return figure, [cell.inside().axes(figure, projection=projection) for cell in cells]
 
 
@@ -110,7 +123,8 @@ def cumulative(shown: ShownEvents) -> Figure:
     panels = [("all events", shown.events.of_kind(None)), *(of_kinds if len(of_kinds) > 1 else [])]
     figure, places = row(len(panels))
     for axes, (title, mask_E) in zip(places, panels, strict=True):
-        for source, angle_deg_E in shown.events.angles_deg().items():
+        of_models = [(name, color, np.degrees(events.angle_rad_E)) for name, color, events in shown.models]
+        for label, color, angle_deg_E in of_models + shown.baselines:
             angle_deg = np.sort(angle_deg_E[mask_E & np.isfinite(angle_deg_E)])
             if not len(angle_deg):
                 continue
@@ -118,9 +132,9 @@ def cumulative(shown: ShownEvents) -> Figure:
             axes.plot(
                 np.maximum(angle_deg, _LEAST_DEG),
                 (1 + np.arange(len(angle_deg))) / len(angle_deg),
-                color=COLOR_OF[source],
-                linestyle="--" if source else "-",
-                label=f"{LABEL_OF[source]}: {figures}",
+                color=color,
+                linestyle="-" if label in shown.predicted else "--",
+                label=f"{label}: {figures}",
             )
         chance = np.geomspace(_LEAST_DEG, 180, 200)
         axes.plot(chance, np.sin(np.radians(chance) / 2) ** 2, color="0.6", linestyle=":", label="chance")
@@ -159,8 +173,9 @@ def by_energy(shown: ShownEvents) -> Figure | None:
 def by_zenith(shown: ShownEvents) -> Figure:
     figure, places = row(len(shown.kinds))
     cosine_E = np.cos(shown.azimuth_zenith_E[1])
-    for axes, (label, color, mask_E) in zip(places, shown.kinds, strict=True):
-        _bands(axes, cosine_E[mask_E], shown.angle_deg_E[mask_E], color)
+    for axes, (label, _, mask_E) in zip(places, shown.kinds, strict=True):
+        for name, color, events in shown.models:
+            _bands(axes, cosine_E[mask_E], np.degrees(events.angle_rad_E[mask_E]), color, name)
         axes.set(title=label, xlabel="cos zenith (1: from above)")
         use_log_angles(axes)
     places[0].set_ylabel("angle / °")
@@ -168,38 +183,36 @@ def by_zenith(shown: ShownEvents) -> Figure:
     return figure
 
 
-def _bands(axes: Axes, x: Float64, angle_deg: Float64, color: str) -> None:
+def _bands(axes: Axes, x: Float64, angle_deg: Float64, color: str, name: str) -> None:
     """Draw the median and the bands of 25 to 75 % and 10 to 90 %, in bins of equal numbers."""
     bins = equal_bins(x, _RESOLUTION_BINS)
     middle = np.array([np.median(x[chosen]) for chosen in bins])
     quantiles = np.array([np.quantile(angle_deg[chosen], [0.1, 0.25, 0.5, 0.75, 0.9]) for chosen in bins]).T
-    axes.fill_between(middle, quantiles[0], quantiles[4], color=color, alpha=0.15, linewidth=0, label="10 to 90 %")
-    axes.fill_between(middle, quantiles[1], quantiles[3], color=color, alpha=0.3, linewidth=0, label="25 to 75 %")
-    axes.plot(middle, quantiles[2], color=color, marker="o", markersize=4, label="median")
+    axes.fill_between(
+        middle, quantiles[0], quantiles[4], color=color, alpha=0.15, linewidth=0, label=f"{name}, 10 to 90 %"
+    )
+    axes.fill_between(
+        middle, quantiles[1], quantiles[3], color=color, alpha=0.3, linewidth=0, label=f"{name}, 25 to 75 %"
+    )
+    axes.plot(middle, quantiles[2], color=color, marker="o", markersize=4, label=f"{name}, median")
 
 
 def _resolution(shown: ShownEvents, x_E: Float64, x_label: str) -> Figure:
-    """Draw medians of all methods, and 68 % quantile and mean of the model, against a value above 0."""
+    """Draw medians of all methods, and 68 % quantiles and means of models, against a value above 0."""
     figure, places = row(len(shown.kinds))
     for axes, (label, _, mask_E) in zip(places, shown.kinds, strict=True):
         chosen_E = np.flatnonzero(mask_E & (x_E > 0))
         bins = [chosen_E[one] for one in equal_bins(x_E[chosen_E], _RESOLUTION_BINS)] if len(chosen_E) else []
         middle = [np.median(x_E[one]) for one in bins]
-        for source, angle_deg_E in shown.events.angles_deg().items():
-            if not source:
-                for name, style, of in (
-                    ("mean", ":", np.mean),
-                    ("68 %", "--", lambda angles: np.quantile(angles, 0.68)),
-                    ("median", "-", np.median),
-                ):
-                    values = [of(angle_deg_E[one]) for one in bins]
-                    axes.plot(
-                        middle, values, color=MODEL, linestyle=style, marker="o", markersize=3, label=f"model, {name}"
-                    )
-                continue
+        for name, color, events in shown.models:
+            figures = [resolution(np.degrees(events.angle_rad_E[one])) for one in bins]
+            for (key, what), style in zip(FIGURES.items(), (":", "-", "--"), strict=True):
+                values, of_model = [one[key] for one in figures], f"{name}, {what}"
+                axes.plot(middle, values, color=color, linestyle=style, marker="o", markersize=3, label=of_model)
+        for method, color, angle_deg_E in shown.baselines:
             known = [angle_deg_E[one][np.isfinite(angle_deg_E[one])] for one in bins]
             medians = [np.median(angles) if len(angles) else np.nan for angles in known]
-            axes.plot(middle, medians, color=COLOR_OF[source], label=f"{LABEL_OF[source]}, median")
+            axes.plot(middle, medians, color=color, label=f"{method}, median")
         axes.set_xscale("log")
         use_log_angles(axes)
         axes.set(title=label, xlabel=x_label)
@@ -220,28 +233,29 @@ _ZENITH_BINS = 10
 )
 def sky(shown: ShownEvents) -> Figure:
     """Draw Hammer maps of cells of equal area: density of the predictions, and median angle by true direction."""
-    figure, (left, right) = row(2, projection="hammer")
+    figure, places = row(2, len(shown.models), projection="hammer")
     azimuth_edges = np.linspace(-np.pi, np.pi, _ACROSS + 1)
     cosine_edges = np.linspace(-1, 1, _UP + 1)
     latitude_edges = np.arcsin(cosine_edges)
-    number = len(shown.angle_deg_E)
-    predicted = _cells(*azimuth_zenith_rad(shown.events.direction_E3))
     true = _cells(*shown.azimuth_zenith_E)
-    density = np.bincount(predicted, minlength=_ACROSS * _UP) * (_ACROSS * _UP / number)
-    median = np.array(
-        [
-            np.median(angles) if len(angles := shown.angle_deg_E[true == cell]) else np.nan
-            for cell in range(_ACROSS * _UP)
+    maps = []
+    for _, _, events in shown.models:
+        predicted, angle_deg_E = _cells(*azimuth_zenith_rad(events.direction_E3)), np.degrees(events.angle_rad_E)
+        median = [
+            np.median(angles) if len(angles := angle_deg_E[true == cell]) else np.nan for cell in range(_ACROSS * _UP)
         ]
-    )
-    for axes, values, label, colors in (
-        (left, density, "predictions / uniform", "viridis"),
-        (right, median, "median angle / °, by true direction", "magma"),
+        maps.append((np.bincount(predicted, minlength=_ACROSS * _UP) * (_ACROSS * _UP / len(events)), median))
+    for column, (label, colors) in enumerate(
+        (("predictions / uniform", "viridis"), ("median angle / °, by true direction", "magma"))
     ):
-        mesh = axes.pcolormesh(azimuth_edges, latitude_edges, values.reshape(_UP, _ACROSS), cmap=colors)
-        axes.grid(True, color="0.7", linewidth=0.4)
-        axes.tick_params(labelsize=7, labelcolor="0.5")
-        figure.colorbar(mesh, ax=axes, orientation="horizontal", label=label, shrink=0.8, pad=0.06)
+        limits = [end([of_model[column] for of_model in maps]) for end in (np.nanmin, np.nanmax)]
+        for axes, (name, *_), of_model in zip(places[column::2], shown.models, maps, strict=True):
+            values = np.reshape(of_model[column], (_UP, _ACROSS))
+            mesh = axes.pcolormesh(azimuth_edges, latitude_edges, values, cmap=colors, vmin=limits[0], vmax=limits[1])
+            axes.grid(True, color="0.7", linewidth=0.4)
+            axes.tick_params(labelsize=7, labelcolor="0.5")
+            bar_label = f"{name}: {label}"
+            figure.colorbar(mesh, ax=axes, orientation="horizontal", label=bar_label, shrink=0.8, pad=0.06)
     return figure
 
 
@@ -253,18 +267,18 @@ def sky(shown: ShownEvents) -> Figure:
 )
 def zenith(shown: ShownEvents) -> Figure:
     figure, (left, right) = row(2)
-    predicted_E, true_E = azimuth_zenith_rad(shown.events.direction_E3)[1], shown.azimuth_zenith_E[1]
-    edges = np.linspace(-1, 1, 21)
-    for values_E, color, label in ((true_E, TRUTH, "true"), (predicted_E, MODEL, "predicted")):
+    true_E, edges = shown.azimuth_zenith_E[1], np.linspace(-1, 1, 21)
+    zeniths = [(name, color, azimuth_zenith_rad(events.direction_E3)[1]) for name, color, events in shown.models]
+    for label, color, values_E in [("true", TRUTH, true_E), *zeniths]:
         left.stairs(np.histogram(np.cos(values_E), edges)[0] / len(values_E), edges, color=color, label=label)
     left.set(ylim=(0, None), xlabel="cos zenith (1: from above)", ylabel="part of the events")
     left.legend()
-    for label, color, mask_E in shown.kinds:
+    for (name, color, predicted_E), (label, style, mask_E) in product(zeniths, shown.kinds):
         cosine, shift = np.cos(true_E[mask_E]), np.degrees(predicted_E - true_E)[mask_E]
         bins = equal_bins(cosine, _ZENITH_BINS)
-        middle = [np.median(cosine[one]) for one in bins]
+        middle, mean = ([of(values[one]) for one in bins] for of, values in ((np.median, cosine), (np.mean, shift)))
         error = [shift[one].std() / np.sqrt(len(one)) for one in bins]
-        right.errorbar(middle, [shift[one].mean() for one in bins], error, fmt="o-", color=color, label=label)
+        right.errorbar(middle, mean, error, fmt=f"o{style}", color=color, label=f"{name}, {label}")
     right.axhline(0.0, color=TRUTH, linewidth=0.9)
     right.set(xlabel="true cos zenith", ylabel="mean of predicted − true zenith / °")
     right.legend()
@@ -290,21 +304,24 @@ _PULL_BINS = 40
     "events. Ratio above 1: the model is too sure.",
 )
 def by_kappa(shown: ShownEvents) -> Figure:
-    angle_E, kappa_E = shown.events.angle_rad_E, shown.events.kappa_E
-    bins = kappa_bins(angle_E, kappa_E)
-    again = [kappa_bins(angle_E[chosen], kappa_E[chosen]) for chosen in shown.draws(len(kappa_E))]
     figure, (left, right) = row(2)
-    line = np.geomspace(bins.kappa_B[0], bins.kappa_B[-1], 200)
+    ends, reach = [], 0.0
+    for name, color, events in shown.models:
+        angle_E, kappa_E = events.angle_rad_E, events.kappa_E
+        bins = kappa_bins(angle_E, kappa_E)
+        again = [kappa_bins(angle_E[chosen], kappa_E[chosen]) for chosen in shown.draws(len(kappa_E))]
+        error = np.degrees(np.std([one.angle_B for one in again], axis=0))
+        left.errorbar(bins.kappa_B, np.degrees(bins.angle_B), error, fmt="o", color=color, label=name)
+        error = np.std([one.ratio_B for one in again], axis=0)
+        right.errorbar(bins.kappa_B, bins.ratio_B, error, fmt="o-", color=color)
+        ends += [bins.kappa_B[0], bins.kappa_B[-1]]
+        reach = max(reach, float(np.max(np.abs(bins.ratio_B - 1) + error)) * 1.2)
+    line = np.geomspace(min(ends), max(ends), 200)
     left.plot(line, np.degrees(mean_angle_rad(line)), color=TRUTH, label="expected from κ")
-    error = np.degrees(np.std([one.angle_B for one in again], axis=0))
-    left.errorbar(bins.kappa_B, np.degrees(bins.angle_B), error, fmt="o", color=MODEL, label="real")
     use_log_angles(left)
     left.set_ylabel("mean angle / °")
     left.legend()
     right.axhline(1.0, color=TRUTH, linewidth=0.9)
-    error = np.std([one.ratio_B for one in again], axis=0)
-    right.errorbar(bins.kappa_B, bins.ratio_B, error, fmt="o-", color=MODEL)
-    reach = float(np.max(np.abs(bins.ratio_B - 1) + error)) * 1.2
     right.set(ylim=(max(1 - max(reach, 0.2), 0.0), 1 + max(reach, 0.2)), ylabel="real / expected mean angle")
     for axes in (left, right):
         axes.set(xscale="log", xlabel="median κ of a decile")
@@ -318,21 +335,19 @@ def by_kappa(shown: ShownEvents) -> Figure:
 )
 def pulls(shown: ShownEvents) -> Figure:
     figure, places = row(1 + len(shown.kinds))
-    panels = [("all events", MODEL, shown.events.of_kind(None)), *shown.kinds]
+    panels = [("all events", "-", shown.events.of_kind(None)), *shown.kinds]
     edges = np.linspace(0, _WIDEST_PULL, _PULL_BINS + 1)
-    for axes, (label, color, mask_E) in zip(places, panels, strict=True):
-        pull_E = pull(shown.events.kappa_E[mask_E], shown.events.angle_rad_E[mask_E])
-        counts = np.histogram(np.minimum(pull_E, _WIDEST_PULL), edges)[0]
-        density = counts / len(pull_E) / np.diff(edges)
-        axes.stairs(np.where(counts > 0, density, np.nan), edges, color=color, linewidth=1.5, label="events")
+    for axes, (title, _, mask_E) in zip(places, panels, strict=True):
+        for name, color, events in shown.models:
+            pull_E = pull(events.kappa_E[mask_E], events.angle_rad_E[mask_E])
+            counts = np.histogram(np.minimum(pull_E, _WIDEST_PULL), edges)[0]
+            density = np.where(counts > 0, counts / len(pull_E) / np.diff(edges), np.nan)
+            label = f"{name}: mean {pull_E.mean():.2f}, median {np.median(pull_E):.2f}"
+            axes.stairs(density, edges, color=color, linewidth=1.5, label=label)
         axes.plot(edges, np.exp(-edges / 2) / 2, color=TRUTH, label="χ²(2)")
-        axes.set(
-            yscale="log",
-            title=f"{label}: mean {pull_E.mean():.2f}, median {np.median(pull_E):.2f}",
-            xlabel="2κ(1 − cos θ); the last bin has all above",
-        )
+        axes.set(yscale="log", title=title, xlabel="2κ(1 − cos θ); the last bin has all above")
+        axes.legend()
     places[0].set_ylabel("density")
-    places[0].legend()
     return figure
 
 
@@ -346,31 +361,31 @@ _KAPPA_BINS = 50
 )
 def separation(shown: ShownEvents) -> Figure | None:
     """Draw distributions of κ and the ROC curve; None without tracks or cascades."""
-    kappa_E, topology_E = shown.events.kappa_E, shown.events.topology_E
-    if (curve := roc_curve(kappa_E, topology_E)) is None:
-        return None
+    topology_E = shown.events.topology_E
     figure, (left, right) = row(2)
-    lg_kappa_E = np.log10(kappa_E)
-    edges = np.linspace(lg_kappa_E.min(), lg_kappa_E.max() + 1e-9, _KAPPA_BINS + 1)
-    for kind, label, color in KINDS:
-        of_kind = lg_kappa_E[topology_E == kind]
-        left.stairs(np.histogram(of_kind, edges)[0] / len(of_kind), edges, color=color, label=label, linewidth=1.5)
+    lg_kappas = [np.log10(events.kappa_E) for _, _, events in shown.models]
+    edges = np.linspace(np.min(lg_kappas), np.max(lg_kappas) + 1e-9, _KAPPA_BINS + 1)
+    for (name, color, events), lg_kappa_E in zip(shown.models, lg_kappas, strict=True):
+        if (curve := roc_curve(events.kappa_E, topology_E)) is None:
+            return None
+        for kind, label, style in KINDS:
+            of_kind = lg_kappa_E[topology_E == kind]
+            part = np.histogram(of_kind, edges)[0] / len(of_kind)
+            left.stairs(part, edges, color=color, linestyle=style, label=f"{name}, {label}", linewidth=1.5)
+        tracks, cascades = curve
+        label = f"{name}: area {track_auc(events.kappa_E, topology_E):.3f}"
+        right.plot([0, *cascades], [0, *tracks], color=color, label=label)
     left.set(xlabel="lg κ", ylabel="part of the events")
     left.legend()
-    tracks, cascades = curve
-    right.plot([0, *cascades], [0, *tracks], color=MODEL)
     right.plot([0, 1], [0, 1], color="0.6", linestyle=":")
-    right.set(
-        xlabel="cascades above the threshold",
-        ylabel="tracks above the threshold",
-        title=f"area {track_auc(kappa_E, topology_E):.3f}",
-    )
+    right.set(xlabel="cascades above the threshold", ylabel="tracks above the threshold")
+    right.legend()
     return figure
 
 
-def pictures(events: PredictedEvents, seed: int) -> list[Picture]:
-    """Draw the events with a predicted direction; pictures without data are left out."""
-    used = events.take(np.isfinite(events.angle_rad_E))
-    if not len(used):
+def pictures(predicted: Mapping[str, PredictedEvents], seed: int) -> list[Picture]:
+    """Draw the events to which each of the models gives a direction; pictures without data are left out."""
+    used_E = np.all([np.isfinite(events.angle_rad_E) for events in predicted.values()], axis=0)
+    if not used_E.any():
         return []
-    return GALLERY.draw(ShownEvents(used, seed))
+    return GALLERY.draw(ShownEvents({name: events.take(used_E) for name, events in predicted.items()}, seed))

@@ -75,6 +75,12 @@ def cut_to(arrays: UnitArrays, most: int) -> tuple[UnitArrays, int]:
     return cut, num_large
 
 
+def cut_note(num_cut: int, most: int) -> str:
+    """Return a remark on events that cut_to cut."""
+    larger = f"{num_cut:,} events with more than {most:,} pulses, the limit of the training"
+    return f"{larger}: predicted from so many, the clean and earliest ones"
+
+
 def microbatch_of(arrays: UnitArrays, device: torch.device) -> Microbatch:
     """All events of a unit, on the device."""
     return Microbatch(
@@ -171,10 +177,7 @@ class PredictionCounts:
     def remarks(self, most_of_event: int) -> Iterator[str]:
         """Lines about events that were not predicted as all others."""
         if self.cut:
-            yield (
-                f"{self.cut:,} events with more than {most_of_event:,} pulses, the limit of the training:"
-                " predicted from so many, the clean and earliest ones"
-            )
+            yield cut_note(self.cut, most_of_event)
         if self.empty:
             yield (
                 f"{self.empty:,} events without a predicted direction, such as {self.first_empty}:"

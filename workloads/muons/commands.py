@@ -54,12 +54,6 @@ Exit codes: 0 all thresholds are kept, 3 some are missed, 2 an error that you ca
     show_default=True,
     help="Of the classifiers, which take most of the time.",
 )
-@click.option(
-    "--beside",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="A second checkpoint or run directory: its values and verdicts, on the same real events, are shown beside.",
-)
 @click.pass_obj
 def evaluate(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, **options: Any) -> None:
     """Compare generated with real muon bundles: metrics with their floors, plots, and an HTML report.

@@ -29,7 +29,7 @@ from workloads.base.random_streams import numpy_stream
 from workloads.base.report import evaluation as frame
 from workloads.base.report.evaluation import MOST_PARTICLES, Evaluation, Measured, Say
 from workloads.base.report.metric import Floor
-from workloads.base.report.page import Beside, EvaluationOptions, MetricReport, ReportWords, names
+from workloads.base.report.page import EvaluationOptions, MetricReport, ReportWords
 from workloads.muons.columns import MUONS
 from workloads.muons.evaluation_plots import GALLERY, EventPairs, Generated
 from workloads.muons.generation import CountRule, MuonBundles, Trained, generate_events, load_trained
@@ -58,8 +58,6 @@ class EvaluationRequest(EvaluationOptions):
     weights: str | None = None
     """Parquet column, or NATURAL_FLUX."""
     c2st_epochs: int = 12
-    beside: Path | None = None
-    """Second trained run, evaluated on the same events."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -344,55 +342,34 @@ def pit(generator: MuonSampler, primary_E4: Float64, counts_E: Int64, seed: int)
     return np.clip(between_E, 0.0, 1.0)
 
 
-def _load(wanted: EvaluationRequest, device: torch.device) -> list[Trained]:
-    trained = load_trained(wanted.checkpoint, device)
-    if not wanted.beside:
-        return [trained]
-    try:
-        other = load_trained(wanted.beside, device)
-    except BadInputError as error:
-        raise BadInputError(f"--beside: {error}") from None
-    if other.run.path.resolve() == trained.run.path.resolve():
-        raise BadInputError(f"--beside: {other.run.path} is the checkpoint that is evaluated: name another one")
-    return [trained, other]
-
-
 def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say) -> Measured:
-    trained, *others = models
     real, origin, redraws = real_events(front, wanted, models, say)
     if len(np.unique(real.shower_E[real.weights_E > 0])) < 2:
         those = "the events" if real.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    own, generated = _compared(wanted, trained, real, redraws)
-    notes = [*origin.notes]
     if real.weight_E is not None:
         effective = real.weight_E.sum() ** 2 / (real.weight_E**2).sum()
-        notes.append(f"weighted events: they count as much as {effective:,.0f} unweighted ones")
-    notes += own.notes
-    beside, drawn = None, {"generated": generated}
-    for other in others:
-        also, of_other = _compared(wanted, other, real, redraws, own.floors)
-        beside = Beside(frame.provenance(other.run), also.metrics)
-        drawn = dict(zip(names(frame.provenance(trained.run), beside), (generated, of_other), strict=True))
-        notes += [f"{[*drawn][1]}: {note}" for note in also.notes if note not in notes]
+        note = f"weighted events: they count as much as {effective:,.0f} unweighted ones"
+        origin = replace(origin, notes=(*origin.notes, note))
+    reports: list[MetricReport] = []
+    drawn: dict[str, Generated] = {}
+    for name, model in zip(frame.run_names(models, "generated"), models, strict=True):
+        report, drawn[name] = _compared(wanted, model, real, redraws, reports[0].floors if reports else None)
+        reports.append(report)
     return Measured(
-        report=replace(own, notes=tuple(notes)),
+        reports=reports,
         pictures=GALLERY.draw(EventPairs(real, drawn, wanted.seed)),
         origin=origin,
         about={
             "simulated": wanted.preset or None,
             "redraw_files": [without_secrets(text) for text in wanted.redraws] or None,
             "weights": wanted.weights or None,
-            "seed": wanted.seed,
-            "bootstraps": wanted.bootstraps,
             "c2st_epochs": wanted.c2st_epochs,
-            "device": str(trained.generator.device),
         },
-        beside=beside,
     )
 
 
-EVALUATION = Evaluation(EvaluationRequest, WORDS, DEFINITIONS, _load, _measure)
+EVALUATION = Evaluation(EvaluationRequest, WORDS, DEFINITIONS, load_trained, _measure)
 
 
 def real_events(

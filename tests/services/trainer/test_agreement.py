@@ -27,7 +27,7 @@ from services.trainer.agreement import (
 )
 from services.trainer.position import StreamPosition, start_of
 
-START = start_of(2)
+START = start_of(StreamConfig(shards=2))
 
 
 SHARE = Share(1, 10, 30)

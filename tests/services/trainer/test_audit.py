@@ -133,10 +133,10 @@ def test_the_sizes_in_a_checkpoint_cut_no_other_file(tmp_path: Path) -> None:
 def test_a_new_plan_of_other_shards_cuts_no_audit_inside_a_line(tmp_path: Path, former: int, now: int) -> None:
     audit = Audit(tmp_path, {}, None, StreamConfig(shards=former))
     audit.write([(shard, json.dumps({"text": "x" * shard * shard})) for shard in range(former)])
-    progress = TrainState(NoModelTask(CPU), CPU, "former", shards=former)
+    progress = TrainState(NoModelTask(CPU), CPU, "former", stream=StreamConfig(shards=former))
     progress.audit_bytes = audit.commit()
     kept = {path: path.read_text() for path in tmp_path.rglob("*.jsonl")}
-    resumed = TrainState(NoModelTask(CPU), CPU, "new", shards=now)
+    resumed = TrainState(NoModelTask(CPU), CPU, "new", stream=StreamConfig(shards=now))
     resumed.restore(progress.checkpoint("{}"))
     Audit(tmp_path, resumed.audit_bytes, None, StreamConfig(shards=now)).commit()
     assert {path: text for path in tmp_path.rglob("*.jsonl") if (text := path.read_text())} == kept

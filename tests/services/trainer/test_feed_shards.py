@@ -12,6 +12,7 @@ import torch
 from feeding import ALL_ROWS, COLUMNS, CONFIG, STREAM, BatchFeed, Fetcher, rows
 
 from common import messages as m
+from common.config import StreamConfig
 from common.errors import BadInputError
 from common.paths import make_run_dir, shard_dir
 from services.trainer.position import start_of
@@ -69,8 +70,8 @@ def test_a_new_plan_that_was_asked_for_begins_in_all_shards_and_each_refuses_the
     """Also a shard that had no files before: trainers of other shards begin the plan, too."""
     fetch(OLD)
     with closing(feed_of(run_dir)) as feed:
-        first = next(feed.batches(start_of(2)))
-    begin = start_of(2).with_shards({shard: first.position.shards[shard] for shard in begun})
+        first = next(feed.batches(start_of(StreamConfig(shards=2))))
+    begin = start_of(StreamConfig(shards=2)).with_shards({shard: first.position.shards[shard] for shard in begun})
     fetchers = fetch(NEW)
     with closing(feed_of(run_dir, accept_new_plan=True)) as feed:
         found = [row for fed in feed.batches(begin) for row in rows(fed)]
@@ -84,7 +85,7 @@ def test_a_new_plan_that_was_asked_for_begins_in_all_shards_and_each_refuses_the
 def test_other_inputs_are_refused_unless_a_new_plan_was_asked_for(run_dir: Path, fetch: Fetch) -> None:
     fetch(OLD)
     with closing(feed_of(run_dir)) as feed:
-        first = next(feed.batches(start_of(2)))
+        first = next(feed.batches(start_of(StreamConfig(shards=2))))
     fetch(NEW)
     with (
         closing(feed_of(run_dir)) as feed,
@@ -97,7 +98,7 @@ def test_other_inputs_are_refused_unless_a_new_plan_was_asked_for(run_dir: Path,
 def test_a_commit_tells_the_shard_that_is_waited_for_and_no_other(run_dir: Path, fetch: Fetch, awaited: int) -> None:
     """Else a shard that only waits for its turn would take its disk budget for too small."""
     fetchers = fetch(OLD, mute=(awaited,))
-    with closing(feed_of(run_dir)) as feed, closing(feed.stream(start_of(2))) as stream:
+    with closing(feed_of(run_dir)) as feed, closing(feed.stream(start_of(StreamConfig(shards=2)))) as stream:
         deadline_s = time.monotonic() + PATIENCE_S
         while not any(commit.waits for commit in fetchers[awaited].of(m.Committed)[-3:-2]):
             assert next(stream) is None

@@ -229,7 +229,7 @@ def unit_of_shard(shard: int, k: int) -> m.DeliveredUnit:
 def trained(ranks: int, seed: int) -> StreamPosition:
     """Position after ``ranks`` trainers have trained all units of all shards, in random order."""
     rng = random.Random(seed)
-    position: StreamPosition = start_of(STREAM.shards)
+    position: StreamPosition = start_of(STREAM)
     shares = [shares_of_rank(STREAM, rank, ranks) for rank in range(ranks)]
     for k in range(max(UNITS)):
         growths: dict[int, StreamPosition] = {}
@@ -272,11 +272,11 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
 
 def test_a_new_plan_begins_each_shard_and_keeps_what_was_counted() -> None:
     position = trained(1, seed=0)
-    begun = start_of(4, position)
+    begun = start_of(StreamConfig(shards=4), position)
     assert begun.counters == position.counters
     assert all(shard.counters == Counters() for shard in begun.shards)
-    assert begun.cursors == start_of(4).cursors
-    other = start_of(2, position)
+    assert begun.cursors == start_of(StreamConfig(shards=4)).cursors
+    other = start_of(StreamConfig(shards=2), position)
     assert (other.counters, len(other.shards)) == (position.counters, 2)
 
 
@@ -284,15 +284,15 @@ def test_a_new_plan_of_any_number_of_shards_keeps_the_reasons_of_invalid_events(
     rules = (m.InvalidEvents("a rule", 3, ("where",)),)
     former = StreamPosition(counters=Counters(events_read=3, events_invalid=3), broken_rules=rules)
     for shards in (1, 2):
-        begun = start_of(shards, start_of(shards, former))
+        begun = start_of(StreamConfig(shards=shards), start_of(StreamConfig(shards=shards), former))
         assert (begun.broken_rules, begun.counters.events_invalid) == (rules, 3)
         assert read_position(begun.model_dump_json()) == begun
-    again = start_of(2, begun.with_shards({1: StreamPosition(broken_rules=rules)}))
+    again = start_of(StreamConfig(shards=2), begun.with_shards({1: StreamPosition(broken_rules=rules)}))
     assert [one.events for one in again.broken_rules] == [6]
 
 
 def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
-    begun = start_of(4)
+    begun = start_of(StreamConfig(shards=4))
     assert begun.source == m.Source()
     ranges, complete = m.Source(3, "three"), m.Source(2, "complete")
     of_shards = [StreamPosition().model_copy(update={"source": source}) for source in (m.Source(), ranges)]
@@ -301,3 +301,12 @@ def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
     later = StreamPosition().model_copy(update={"source": complete, "epoch": 1})
     assert position.with_shards({3: later}).source == complete
     assert read_position(position.model_dump_json()) == position
+
+
+def test_sets_are_in_the_epoch_of_the_slowest_and_number_files_of_their_own() -> None:
+    bad = m.Quarantined(0, -1, 5, "cut off")
+    slow, fast = (StreamPosition(epoch=epoch, quarantined=(bad,)) for epoch in (1, 7))
+    for weights, epoch, times in (((3, 1), 1, 2), ((), 7, 1)):
+        position = start_of(StreamConfig(shards=2, weights=weights)).with_shards({0: slow, 1: fast})
+        assert (position.epoch, len(position.set_aside)) == (epoch, times)
+        assert read_position(position.model_dump_json()) == position

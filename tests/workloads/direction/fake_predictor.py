@@ -14,16 +14,29 @@ import torch
 from torch import Tensor
 
 from common.config import SourceConfig
+from services.config.root import Config
+from services.trainer.position import StreamPosition
 from workloads.base.batch import Microbatch
-from workloads.base.checkpoint import TrainedRun
+from workloads.base.checkpoint import FORMAT, TrainedRun
 from workloads.direction.geometry import icecube_geometry
 from workloads.direction.grouping import unit_vectors
 from workloads.direction.metrics import PredictedEvents, drawn_angles_rad, unit_and_norm
+from workloads.direction.models.task import DirectionTask
+from workloads.registry import section_name
 
 
 def run_of(path: Path, config_json: str = "{}") -> TrainedRun:
     """Run whose checkpoint is ``path``."""
     return TrainedRun(path, 7, 700, "sets", {}, (), SourceConfig(), 0.0, config_json)
+
+
+def write_checkpoint(path: Path, task: DirectionTask) -> Path:
+    """As a run would leave it."""
+    trainer = {"model": task.model, section_name(task.model): task.config.model_dump()}
+    config = Config.model_validate({"input": ["data"], "workload": "direction", "trainer": trainer})
+    state = {"config": config.model_dump_json(), "position": StreamPosition().model_dump_json()}
+    torch.save({"format": FORMAT, "task": task.state_dict(), "step": 3, **state}, path)
+    return path
 
 
 @dataclass

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from direction_files import direction_arrays, event_rows, write_direction_file
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from common.errors import BadInputError
+from icestream import verbs
 from icestream.verbs import FrontDoor
-from tests.workloads.direction.fake_predictor import TruthTeller, rotated, run_of
+from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_checkpoint
+from workloads.base.context import StepContext
 from workloads.base.report import evaluation as drawing
-from workloads.base.report.metric import Floor
 from workloads.base.report.page import Outcome
 from workloads.direction import evaluation as module
 from workloads.direction import plots
@@ -32,7 +37,9 @@ from workloads.direction.evaluation import (
     only,
     predicted_events,
 )
-from workloads.direction.geometry import icecube_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry, write_geometry
+from workloads.direction.models.config import CONFIGS
+from workloads.direction.models.task import DirectionTask
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -43,7 +50,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     monkeypatch.setattr(drawing, "DPI", 30)
     monkeypatch.setattr(plots, "BOOTSTRAPS", 3)
     if "slow" not in request.keywords:
-        monkeypatch.setattr(module, "pictures", lambda events, seed: [])
+        monkeypatch.setattr(module, "pictures", lambda predicted, seed: [])
 
 
 class NearTruth(TruthTeller):
@@ -77,9 +84,7 @@ def evaluated(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Outcome, P
     wanted = DirectionOptions(
         checkpoint=tmp_path / "run", inputs=tuple(map(str, inputs)), bootstraps=3, device="cpu", **options
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
-        return EVALUATION.run(FrontDoor(), wanted, lambda text: None)
+    return replace(EVALUATION, load=lambda place, device: NearTruth(run)).run(FrontDoor(), wanted, lambda text: None)
 
 
 @pytest.mark.slow
@@ -135,7 +140,7 @@ def test_an_event_larger_than_the_limit_of_the_training_is_cut_not_lost(tmp_path
     path = written(tmp_path, [*COUNTS, 500])
     outcome, _ = evaluated(tmp_path, path, assignments=("stream.max_particles=100",))
     assert outcome.report.sizes["events"] == 401
-    assert any("1 events have more than 100 pulses" in note for note in outcome.report.notes)
+    assert any("1 events with more than 100 pulses" in note for note in outcome.report.notes)
 
 
 def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
@@ -149,18 +154,9 @@ def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
     assert "own likelihood" in (folder / "report.html").read_text()
 
 
-def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, COUNTS[:20])
-    monkeypatch.setattr(
-        module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": Floor(4.0, 0.1)}, 9, "today", "hex")
-    )
-    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
-        evaluated(tmp_path, path, simulated=True)
-
-
 def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, path = run_of(tmp_path / "run" / "checkpoints" / "best.pt"), written(tmp_path)
-    monkeypatch.setattr(module, "load_predictor", lambda place, device: NearTruth(run))
+    monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: NearTruth(run)))
     limits = tmp_path / "limits.toml"
     limits.write_text("angle_mean_deg = 0.5\nkappa_pull_mean = { min = 0.0, max = 10.0 }\n")
     arguments = ["run", "-i", str(path), "--bootstraps", "3", "--device", "cpu", "--thresholds", str(limits)]
@@ -174,9 +170,51 @@ def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.
     assert answer.output.splitlines()[-1] == f"report: {tmp_path / 'run' / 'evaluation' / 'report.html'}"
 
 
-def test_an_evaluation_without_files_is_refused() -> None:
+def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path: Path) -> None:
+    write_geometry(tmp_path / GEOMETRY_FILE, icecube_geometry())
+    for model in ("flat", "transformer"):
+        settings = CONFIGS[model](geometry=str(tmp_path / GEOMETRY_FILE))
+        write_checkpoint(tmp_path / f"{model}.pt", DirectionTask(model, settings, StepContext(torch.device("cpu"), 1)))
+    flat, other, path = tmp_path / "flat.pt", tmp_path / "transformer.pt", written(tmp_path, COUNTS[:120])
+    alone = verbs.evaluate(other, path, bootstraps=3, device="cpu")
+    both = verbs.evaluate(flat, path, bootstraps=3, device="cpu", beside=other, output=tmp_path)
+    assert dict(both.outcome.beside.metrics) == dict(alone) != dict(both)
+    assert json.loads((tmp_path / "report.json").read_text())["beside"]["provenance"]["model"] == "transformer"
+    head, *rows = str(both).splitlines()[1:]
+    assert re.match(
+        r"(flat|transformer|neither .*) is better \([\d.]+ ± [\d.]+° in mean angles, [\d.]+ σ\), nearer", head
+    )
+    assert re.match(r"metric +floor ± error +flat ± error .* transformer ± error ", rows[1])
+    floors = next(row for row in rows if row.startswith("kappa_pull_mean "))
+    for floor, report in zip(re.findall(r"([\d.]+) ± ", floors), (both, alone), strict=False):
+        assert float(floor) == pytest.approx(report["kappa_pull_mean"].floor, abs=0.001), "of each model's own κ"
+
+
+def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    canvas = SimpleNamespace(print_png=lambda png: None)  # drawn by slow tests
+    monkeypatch.setattr(drawing, "FigureCanvasAgg", lambda figure: figures.append(figure) or canvas)
+    first = calibrated_events(400)
+    second = replace(first, direction_E3=first.direction_E3[::-1].copy(), kappa_E=first.kappa_E / 2)
+    second.direction_E3[:5] = np.nan
+    drawn = plots.pictures({"a": first, "b": second}, seed=0)
+    assert len({one.name for one in drawn}) == len(drawn) == len(figures) == 9
+    for one, figure in zip(drawn, figures, strict=True):
+        words = {text.get_text().partition(",")[0].partition(":")[0] for text in figure.findobj(Text)}
+        assert {"a", "b"} <= words, one.name
+
+
+def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match="name the files of events with -i"):
         DirectionOptions(checkpoint=Path("x"), inputs=())
+    monkeypatch.setattr(module, "read_toy_floor", lambda: ToyFloor({}, 9, "today", "hex"))
+    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
+        evaluated(tmp_path, Path("x"), simulated=True)
+    models = {name: NearTruth(run_of(tmp_path / name)) for name in "ab"}
+    models["b"].position_S3 = models["b"].position_S3[:60]
+    monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: models[place.name]))
+    answer = CliRunner().invoke(evaluate_command, ["a", "-i", "x", "--beside", "b"], obj=FrontDoor())
+    assert re.match(r"--beside: .*b: its 60 sensors are not those of the 5160 of .*a, by number", str(answer.exception))
 
 
 def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
@@ -189,11 +227,11 @@ def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
 
 def test_fits_are_those_of_the_files_and_computed_where_they_lack(tmp_path: Path) -> None:
     arrays, geometry = direction_arrays(tmp_path, (25, 0, 30, 40)), icecube_geometry()
-    fresh = predicted_events(arrays, np.ones((4, 3)), geometry).baselines
+    fresh = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines
     assert set(fresh) == {"line", "pandel"}
     np.testing.assert_allclose(np.linalg.norm(fresh["pandel"], axis=1), 1)
     arrays.event_columns["classical_fits"][2, TRACK_FIT] = (0, 0.6, -0.8)
-    mixed = predicted_events(arrays, np.ones((4, 3)), geometry).baselines["pandel"]
+    mixed = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines["pandel"]
     np.testing.assert_allclose(mixed[2], (0, 0.6, -0.8), rtol=1e-6)
     np.testing.assert_allclose(mixed[[0, 1, 3]], fresh["pandel"][[0, 1, 3]], atol=1e-3)
 

@@ -21,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from common.config import MOST_TRAINERS
+from common.errors import BadInputError
 from common.paths import require_place
 from common.run_words import counted
 from common.schema import EventSchema
@@ -39,6 +40,7 @@ from workloads.base.report.page import (
     Picture,
     ReportWords,
     default_output,
+    names,
     page,
     store,
     tell,
@@ -175,12 +177,12 @@ class Origin:
 class Measured:
     """Results of a workload on its models."""
 
-    report: MetricReport
+    reports: Sequence[MetricReport]
+    """Of each model, in their order."""
     pictures: Sequence[Picture]
     origin: Origin
     about: Mapping[str, Any]
-    """Options of the evaluation, for the provenance."""
-    beside: Beside | None = None
+    """Options of the workload's own, for the provenance."""
 
 
 @dataclass(frozen=True)
@@ -190,9 +192,10 @@ class Evaluation(Generic[Options, Model]):
     options: type[Options]
     words: ReportWords
     definitions: Mapping[str, Definition]
-    load: Callable[[Options, torch.device], Sequence[Model]]
-    """Loads the model that is evaluated, then those beside it."""
+    load: Callable[[Path, torch.device], Model]
+    """Loads the model of a checkpoint or run directory."""
     measure: Callable[[Front, Options, Sequence[Model], Say], Measured]
+    """Compares the model that is evaluated, and the one beside it if there is one, with the truth."""
 
     def run(self, front: Front, wanted: Options, say: Say) -> tuple[Outcome, Path]:
         """Return the outcome, and the folder of its files, which exists if ``wanted.write``.
@@ -201,7 +204,7 @@ class Evaluation(Generic[Options, Model]):
         """
         thresholds = read_thresholds(wanted.thresholds, self.definitions) if wanted.thresholds else {}
         with torch_threads(wanted.threads):
-            models = self.load(wanted, device_named(wanted.device))
+            models = self._models(wanted)
             run = models[0].run
             folder = wanted.output or default_output(run.path)
             if wanted.write:
@@ -209,22 +212,43 @@ class Evaluation(Generic[Options, Model]):
             for model in models:
                 say(f"{model.run.path}: {model.run.model}, step {model.run.step:,}")
             measured = self.measure(front, wanted, models, say)
+        report, *others = measured.reports
+        notes = [*measured.origin.notes, *report.notes]
+        for other in others:
+            notes += [f"{run_names(models)[1]}: {note}" for note in other.notes if note not in notes]
         outcome = Outcome(
-            report=measured.report,
+            report=replace(report, notes=tuple(notes)),
             pictures=measured.pictures,
             provenance=provenance(
                 run,
                 date=datetime.now(UTC).isoformat(timespec="seconds"),
                 inputs=list(measured.origin.inputs),
                 **measured.about,
+                seed=wanted.seed,
+                bootstraps=wanted.bootstraps,
+                device=str(device_named(wanted.device)),
             ),
-            missed=missed(thresholds, measured.report.metrics),
+            missed=missed(thresholds, report.metrics),
             warnings=measured.origin.warnings,
-            beside=measured.beside,
+            beside=Beside(provenance(models[1].run), others[0].metrics) if others else None,
         )
         if wanted.write:
             store(folder, outcome, page(outcome, self.words))
         return outcome, folder
+
+    def _models(self, wanted: Options) -> list[Model]:
+        """Return the model that is evaluated, then the one beside it. Raises BadInputError."""
+        device = device_named(wanted.device)
+        own = self.load(wanted.checkpoint, device)
+        if not wanted.beside:
+            return [own]
+        try:
+            other = self.load(wanted.beside, device)
+        except BadInputError as error:
+            raise BadInputError(f"--beside: {error}") from None
+        if other.run.path.resolve() == own.run.path.resolve():
+            raise BadInputError(f"--beside: {other.run.path} is the checkpoint that is evaluated: name another one")
+        return [own, other]
 
     def report(self, front: Front, say: Say, **options: Any) -> EvaluationReport:
         """Return the report of an evaluation with these options; see Workload.functions."""
@@ -248,6 +272,11 @@ def provenance(run: TrainedRun, **more: object) -> dict[str, Any]:
         **more,
         "versions": versions(_PACKAGES),
     }
+
+
+def run_names(models: Sequence[_Trained], alone: str = "model") -> list[str]:
+    """Return the names of one model (``alone``) or two in plots and notes; see names."""
+    return [*names(*(provenance(model.run) for model in models))] if len(models) == 2 else [alone]
 
 
 def file_settings(front: Front, wanted: EvaluationOptions, run: TrainedRun) -> FileSettings:
@@ -288,7 +317,7 @@ def read_events(
 def origin_of(settings: FileSettings, events: FileEvents, notes: Sequence[str], say: Say) -> Origin:
     """Return the origin of these events, and say their warnings at once."""
     inputs = tuple(without_secrets(text) for text in settings.inputs)
-    warnings = reading_warnings(events)
+    warnings = tuple(reading_warnings(events))
     for warning in warnings:
         say(f"WARNING: {warning}")
     left = f"stream.where = {settings.stream.where!r} is not applied: these are all events of the files"
@@ -297,17 +326,15 @@ def origin_of(settings: FileSettings, events: FileEvents, notes: Sequence[str], 
     return Origin(inputs, (read, *filtered, *notes), warnings)
 
 
-def reading_warnings(events: FileEvents) -> tuple[str, ...]:
-    """Return warnings about files that the model was trained on, and about what can't be used."""
-    warnings = []
+def reading_warnings(events: FileEvents) -> Iterator[str]:
+    """Yield warnings about files that the model was trained on, and about what can't be used."""
     if events.trained_on:
-        warnings.append(
+        yield (
             f"{len(events.trained_on)} of the {events.num_sources} files are among those that the model was trained on"
             f" (the first: {events.trained_on[0]}): the numbers do not show how it does on events that it never saw"
         )
     if events.left_out:
-        warnings.append(
+        yield (
             f"{counted(len(events.left_out), 'bad input')} (files, row groups, events) left out, as in a run; the"
             f" first: {events.left_out[0]}"
         )
-    return tuple(warnings)

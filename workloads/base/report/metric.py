@@ -7,9 +7,9 @@ import math
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ _MOST_FLOORS = 100
 Verdict = Literal["at floor", "near", "off", "no floor"]
 MEANINGS: Mapping[Verdict, str] = {
     "at floor": f"up to {SIGMAS:g} σ: no difference from a perfect model is seen",
-    "near": f"up to {_NEAR:g} × floor, or of differences, ratios and AUCs up to {_NEAR * SIGMAS:g} σ",
+    "near": f"up to {_NEAR:g} × floor, or of differences, ratios, AUCs and logarithms up to {_NEAR * SIGMAS:g} σ",
     "off": "more than that",
     "no floor": "there is no floor to compare with",
 }
@@ -81,10 +81,12 @@ class Metric:
     """Standard deviation of the value of one perfect model on these events; NaN if unknown."""
     shift: float = math.nan
     """Mean of the model's values minus that of the true ones, of a distance of distributions; NaN if unknown."""
+    draws: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    """Values over bootstraps, if draw k has the same events for every model; else empty."""
 
     @classmethod
-    def of(cls, definition: Definition, value: float, error: float, floor: Floor, shift: float = math.nan) -> Metric:
-        """Return the metric with this definition."""
+    def of(cls, definition: Definition, value: float, error: float, floor: Floor, **more: Any) -> Metric:
+        """Return the metric with this definition; ``more``: shift and draws."""
         return cls(
             value,
             error,
@@ -94,8 +96,13 @@ class Metric:
             definition.meaning,
             floor_error=floor.error,
             floor_spread=floor.spread,
-            shift=shift,
+            **more,
         )
+
+    @property
+    def is_distance(self) -> bool:
+        """True if multiples of the floor have a meaning: not of differences, ratios and AUCs, nor of a logarithm."""
+        return self.better not in TARGETS and self.unit != "nat"
 
 
 def bootstrap_error(values: npt.NDArray[np.float64]) -> float:
@@ -105,8 +112,8 @@ def bootstrap_error(values: npt.NDArray[np.float64]) -> float:
 
 
 def ratio(metric: Metric) -> float:
-    """Return the value of a distance in units of its floor; of two-sided metrics see sigmas. NaN without a floor."""
-    if metric.better in TARGETS:
+    """Return the value of a distance in units of its floor; of other metrics see sigmas. NaN without a floor."""
+    if not metric.is_distance:
         return sigmas(metric)
     return metric.value / metric.floor if metric.floor > 0 else math.nan
 
@@ -141,18 +148,31 @@ def verdict(metric: Metric) -> Verdict:
         return "no floor"
     if excess <= limit:
         return "at floor"
-    near = excess <= _NEAR * limit if metric.better in TARGETS else metric.value <= _NEAR * metric.floor
+    near = metric.value <= _NEAR * metric.floor if metric.is_distance else excess <= _NEAR * limit
     return "near" if near else "off"
+
+
+def lead(metric: Metric, other: Metric) -> tuple[float, float]:
+    """Return by how much the value is nearer to its floor, or to the best value, than another model's, and the error.
+
+    The error is that of paired bootstraps where both models have them: what the same events share cancels.
+    """
+    pair = (metric, other)
+    nearer, farther = (
+        max(_excess(one), 0.0) if math.isfinite(one.floor) else abs(one.value - TARGETS.get(one.better, 0.0))
+        for one in pair
+    )
+    error = math.hypot(*(one.error for one in pair if math.isfinite(one.error)))
+    if 1 < len(metric.draws) == len(other.draws):
+        are_opposite = (metric.value - metric.floor) * (other.value - other.floor) < 0
+        error = bootstrap_error(metric.draws + other.draws if are_opposite else metric.draws - other.draws)
+    return farther - nearer, error
 
 
 def is_nearer(metric: Metric, other: Metric) -> bool:
     """Return True if the value is nearer to its floor, or to the best value, than another model's, beyond chance."""
-    nearer, farther = (
-        max(_excess(one), 0.0) if math.isfinite(one.floor) else abs(one.value - TARGETS.get(one.better, 0.0))
-        for one in (metric, other)
-    )
-    errors = [one.error for one in (metric, other) if math.isfinite(one.error)]
-    return farther - nearer > BETTER_SIGMAS * math.hypot(*errors)
+    difference, error = lead(metric, other)
+    return difference > BETTER_SIGMAS * error
 
 
 def fault_words(metric: Metric, less: str, more: str) -> str:
@@ -217,7 +237,7 @@ def multiples(metric: Metric) -> tuple[str, str]:
     Empty where there is none, and for a floor that is not seen to be above 0: its multiples mean nothing.
     """
     is_unsure = metric.floor <= SIGMAS * _floor_deviation(metric)
-    floors = math.nan if metric.better in TARGETS or is_unsure else ratio(metric)
+    floors = ratio(metric) if metric.is_distance and not is_unsure else math.nan
     return _multiple(floors), _multiple(sigmas(metric))
 
 

@@ -66,19 +66,23 @@ class Detector(nn.Module):
         return cls(torch.from_numpy(geometry.position_S3.copy()))
 
 
+def are_same_sensors(a_S3: Tensor, b_S3: Tensor) -> bool:
+    """Return True if the sensors of two detectors agree in number and place."""
+    return a_S3.shape == b_S3.shape and torch.allclose(a_S3.cpu(), b_S3.cpu(), rtol=0, atol=_SAME_PLACE_M)
+
+
 def check_same_detector(position_S3: Tensor, inputs: Sequence[str]) -> None:
     """Check that the GEOMETRY_FILEs beside local inputs, if there are any, are of a model's sensors.
 
     Raises BadInputError: predictions of another detector's events would be wrong without any other sign of it.
     """
-    ours_S3 = position_S3.cpu().numpy()
     for place in dict.fromkeys(_beside(inputs)):
-        theirs_S3 = read_geometry(place).position_S3
-        if theirs_S3.shape != ours_S3.shape or not np.allclose(theirs_S3, ours_S3, rtol=0, atol=_SAME_PLACE_M):
+        theirs_S3 = torch.from_numpy(read_geometry(place).position_S3)
+        if not are_same_sensors(theirs_S3, position_S3):
             raise BadInputError(
-                f"{place}: its {len(theirs_S3)} sensors are not those of the {len(ours_S3)} that the model was trained"
-                " with, by number and place: use events of its detector, or import them again with its geometry"
-                f" ({GEOMETRY_FILE}) beside the files"
+                f"{place}: its {len(theirs_S3)} sensors are not those of the {len(position_S3)} that the model was"
+                " trained with, by number and place: use events of its detector, or import them again with its"
+                f" geometry ({GEOMETRY_FILE}) beside the files"
             )
 
 

@@ -233,7 +233,7 @@ def evaluate(
                 float(of[0]),
                 bootstrap_error(of[1:]),
                 floors.get(name, Floor()),
-                shifts.get(name, math.nan),
+                shift=shifts.get(name, math.nan),
             )
             for name, of in known.items()
         },

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.errors import BadInputError
@@ -247,6 +248,8 @@ def test_of_two_models_the_sentence_names_the_better_one_first_and_by_how_much()
     )
     equal = decision(outcome_of(ALL_OFF, Beside(OTHER, ALL_OFF)), WORDS)
     assert equal.startswith("neither of wgan and likelihood is better, nearer to the truth in 0 of 2")
+    by_one = decision(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), replace(WORDS, decisive="count_tv"))
+    assert by_one.startswith("likelihood is better (0.800 ± 0.014 in numbers of muons, 57 σ), nearer to the truth in 2")
 
 
 def test_a_model_is_nearer_beyond_chance_alone_and_without_a_floor_by_its_value() -> None:
@@ -254,6 +257,10 @@ def test_a_model_is_nearer_beyond_chance_alone_and_without_a_floor_by_its_value(
         assert is_nearer(Metric(0.1, 0.01, 0.1), Metric(value, 0.01, 0.1)) is told
     assert not is_nearer(Metric(0.05, 0.0, 0.1), Metric(0.1, 0.0, 0.1)), "below the floor is no better than at it"
     assert is_nearer(replace(NO_FLOOR, better="one", value=0.9), replace(NO_FLOOR, better="one", value=1.2))
+    draws = np.array([0.09, 0.11])  # of one sample, on which both are small together
+    paired = [Metric(value, 0.01, 0.1, better="one", draws=draws + value - 0.1) for value in (0.1, 0.14, 0.05)]
+    assert is_nearer(*paired[:2])
+    assert not is_nearer(paired[1], paired[2]), "on different sides of the floor, errors add up"
 
 
 @pytest.mark.parametrize(
@@ -270,9 +277,8 @@ def test_a_model_is_nearer_beyond_chance_alone_and_without_a_floor_by_its_value(
     ],
 )
 def test_two_runs_of_one_model_are_named_by_their_folders(first: str, second: str, told: tuple[str, str]) -> None:
-    beside = Beside(OTHER | {"model": "wgan", "checkpoint": second}, NONE_OFF)
-    assert names(OWN | {"checkpoint": first}, beside) == told
-    assert names(OWN, replace(beside, provenance=OTHER)) == ("wgan", "likelihood")
+    assert names(OWN | {"checkpoint": first}, OWN | {"checkpoint": second}) == told
+    assert names(OWN, OTHER) == ("wgan", "likelihood")
 
 
 def test_the_page_begins_with_the_decision_and_has_both_models_in_its_table_and_a_table_of_contents() -> None:

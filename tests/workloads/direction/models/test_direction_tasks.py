@@ -16,10 +16,8 @@ from torch import Tensor
 from toy_tasks import finite, same, saved, weights
 
 from common.errors import BadInputError
-from services.config.root import Config
-from services.trainer.position import StreamPosition
+from tests.workloads.direction.fake_predictor import write_checkpoint
 from workloads.base.batch import Batch, Microbatch
-from workloads.base.checkpoint import FORMAT
 from workloads.base.context import StepContext
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
@@ -245,15 +243,6 @@ def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> Direc
     return task
 
 
-def write_checkpoint(path: Path, task: DirectionTask, **settings: Any) -> Path:
-    """As a run would leave it."""
-    section = task.config.model_dump() | settings
-    config = Config.model_validate({"input": ["data"], "trainer": {"model": "sets", "sets": section}})
-    state = {"config": config.model_dump_json(), "position": StreamPosition().model_dump_json()}
-    torch.save({"format": FORMAT, "task": task.state_dict(), "step": 3, **state}, path)
-    return path
-
-
 def test_each_event_alone_has_the_prediction_of_all_together(task: DirectionTask) -> None:
     microbatch = direction_microbatch(counts=[6, 0, 1, 30, 12])
     together = task.predictor().predict(microbatch)
@@ -280,7 +269,9 @@ def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> No
     torch.testing.assert_close(predictor.predict(bare), predictor.predict(stored))
 
 
-def test_a_checkpoint_predicts_as_its_task_did_and_needs_no_geometry(task: DirectionTask, tmp_path: Path) -> None:
+def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_another_network_is_told(
+    task: DirectionTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", task)
     microbatch = direction_microbatch(8)
 
@@ -290,12 +281,6 @@ def test_a_checkpoint_predicts_as_its_task_did_and_needs_no_geometry(task: Direc
     assert torch.equal(trained.position_S3, POSITION_S3)
     assert trained.run.model == "sets"
     assert not any(one.requires_grad for one in trained.network.parameters())
-
-
-def test_a_checkpoint_of_another_network_is_told(
-    task: DirectionTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_checkpoint(tmp_path / "step-1.pt", task)
     monkeypatch.setitem(NETWORKS, "sets", lambda config: SetsNetwork(16, 2))
     with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built"):
         load_predictor(path, CPU)

@@ -6,9 +6,9 @@ import json
 import math
 import re
 import sys
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,26 +27,19 @@ from workloads.muons.simulator.write import DatasetPlan, write_dataset
 FAST = ("--bootstraps", "4", "--c2st-epochs", "1")
 
 
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def icestream(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """The command as it is typed, in this process."""
     monkeypatch.setattr(plots, "DPI", 30)
 
-    def run(*arguments: str | Path) -> Answer:
+    def run(*arguments: str | Path) -> SimpleNamespace:
         monkeypatch.setattr(sys, "argv", ["icestream", *map(str, arguments)])
         try:
             cli.main()
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)
-        return Answer(code, *capfd.readouterr())
+        return SimpleNamespace(code=code, **capfd.readouterr()._asdict())
 
     return run
 
@@ -60,25 +53,6 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def simulate(folder: Path, events: int, *, depths: int = 0, preset_name: str = "bench") -> Path:
     write_dataset(folder, preset(preset_name), DatasetPlan(events, 2, 2, depths_per_shower=depths))
     return folder
-
-
-def check_page(folder: Path, report: dict[str, Any]) -> None:
-    """The HTML page shows every metric and every picture, and fetches nothing."""
-    assert len(report["pictures"]) == 11
-    for name in report["pictures"]:
-        assert (folder / name).read_bytes().startswith(b"\x89PNG")
-    text = (folder / "report.html").read_text()
-    references = re.findall(r'\b(?:src|href|srcset|data|poster|action)="([^"]*)"', text)
-    pictures = [one for one in references if one.startswith("data:image/png;base64,")]
-    anchors = {one.removeprefix("#") for one in references if one.startswith("#")}
-    assert len(pictures) == 11
-    assert anchors == {"numbers", "plots", "about", *(name.removesuffix(".png") for name in report["pictures"])}
-    assert all(f'id="{name}"' in text for name in anchors)
-    assert all(one in pictures or one.startswith("#") for one in references)
-    assert not re.search(r"<(script|link|iframe|object|base)\b|url\(|@import", text)
-    assert "prefers-color-scheme: dark" in text
-    assert "is not applied: these are all events of the files" in text
-    assert all(f"<code>{name}</code>" in text for name in report["metrics"])
 
 
 @pytest.mark.slow
@@ -122,7 +96,22 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     assert re.fullmatch(r"[0-9a-f]{16}", report["config_digest"])
     assert {"python", "torch", "numpy"} <= set(report["versions"])
 
-    check_page(folder, report)
+    # The page shows every metric and every picture, and fetches nothing.
+    assert len(report["pictures"]) == 11
+    for name in report["pictures"]:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    text = (folder / "report.html").read_text()
+    references = re.findall(r'\b(?:src|href|srcset|data|poster|action)="([^"]*)"', text)
+    pictures = [one for one in references if one.startswith("data:image/png;base64,")]
+    anchors = {one.removeprefix("#") for one in references if one.startswith("#")}
+    assert len(pictures) == 11
+    assert anchors == {"numbers", "plots", "about", *(name.removesuffix(".png") for name in report["pictures"])}
+    assert all(f'id="{name}"' in text for name in anchors)
+    assert all(one in pictures or one.startswith("#") for one in references)
+    assert not re.search(r"<(script|link|iframe|object|base)\b|url\(|@import", text)
+    assert "prefers-color-scheme: dark" in text
+    assert "is not applied: these are all events of the files" in text
+    assert all(f"<code>{name}</code>" in text for name in report["metrics"])
 
 
 @pytest.mark.slow
@@ -282,7 +271,6 @@ def test_events_that_a_run_beside_was_trained_on_are_told(icestream: Any, tmp_pa
 def test_a_run_beside_that_can_not_be_shown_is_one_line_and_exit_code_2(icestream: Any, tmp_path: Path) -> None:
     write_tiny_run(tmp_path / "run")
     what = ("evaluate", tmp_path / "run", "--simulate", "bench", "--beside")
-
     answer = icestream(*what, tmp_path / "none")
     assert answer.code == 2
     assert answer.err == f"Error: --beside: {tmp_path / 'none'}: no such checkpoint or run directory\n"
@@ -293,7 +281,6 @@ def test_a_run_beside_that_can_not_be_shown_is_one_line_and_exit_code_2(icestrea
     assert same.code == 2
     assert same.err.endswith("step-000000003.pt is the checkpoint that is evaluated: name another one\n")
     assert same.err.count("\n") == 1
-
     assert not (tmp_path / "run" / "evaluation").exists()
 
 
