@@ -35,12 +35,17 @@ ENGINES = tuple(
 )
 
 LONGEST = (
+    "test_ray_example.py",
+    "test_doc_python.py",
+    "workloads/muons/export/test_export.py",
+    "workloads/muons/showers/test_real_showers.py",
+    "icestream/slurm/test_slurm.py",
+    "pipeline/test_nodes.py",
     "pipeline/test_ranks.py",
     "pipeline/test_python_stream.py",
     "pipeline/test_same_stream.py",
     "pipeline/test_kill.py",
     "pipeline/test_pelican_run.py",
-    "pipeline/test_nodes.py",
     "services/fetcher/test_dispatcher_chaos.py",
     "workloads/muons/evaluation/test_evaluate_command.py",
     "pipeline/test_sharded_run.py",

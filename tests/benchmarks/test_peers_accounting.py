@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from benchmarks.peers.accounting import Account, account, longest_increasing, mixing
+from benchmarks.peers.accounting import Account, account, mixing
 from benchmarks.peers.claims import CLAIMS, QUESTIONS
 from benchmarks.peers.loaders import PEERS
 
@@ -24,16 +24,6 @@ def test_moved_is_the_fewest_events_that_restore_the_order() -> None:
 
 def test_a_stream_may_lose_repeat_and_move_at_the_same_time() -> None:
     assert account(UNDISTURBED, [3, 4, 1, 15, 15, 9, 2, 6]) == Account(lost=1, repeated=1, moved=1)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_longest_increasing_part_agrees_with_the_sum_over_all_ends(seed: int) -> None:
-    numbers = random.Random(seed).sample(range(1000), 60)
-    lengths: list[int] = []
-    for place, number in enumerate(numbers):
-        before = (length for length, other in zip(lengths, numbers[:place], strict=True) if other < number)
-        lengths.append(1 + max(before, default=0))
-    assert longest_increasing(numbers) == max(lengths)
 
 
 def test_mixing_is_the_size_of_a_batch_for_a_file_each_and_one_for_a_permutation() -> None:

@@ -9,10 +9,8 @@ import pytest
 
 from benchmarks.physics import runs
 from benchmarks.physics.data import evaluation_events, tail_primaries
-from benchmarks.physics.muon_truth import muon_nats
 from benchmarks.physics.one import complete
 from benchmarks.physics.spec import Run, Source
-from workloads.muons.simulator import muons
 
 TINY = Run("tiny", "likelihood", steps=3, batch_events=64, events=200, generations=2, tail_events=300, c2st_events=0)
 
@@ -52,11 +50,3 @@ def test_nothing_that_is_quoted_has_a_seed_or_primaries_of_the_tuning() -> None:
         [tail_primaries(Source(), 1000, tuning=tuning) for tuning in (False, True)],
     ):
         assert not set(a[:, 0].tolist()) & set(b[:, 0].tolist())
-
-
-def test_muons_are_likeliest_with_the_simulators_own_part_of_the_first_interaction(monkeypatch) -> None:
-    real, nats = evaluation_events(Source(), 3000, tuning=True), []
-    for part in (muons.SHARED_PART, 0.5, 1.0):
-        monkeypatch.setattr(muons, "SHARED_PART", part)
-        nats.append(muon_nats(real.primary_E4, real.bundles, Source()).sum())
-    assert nats[0] < min(nats[1:]) - 3

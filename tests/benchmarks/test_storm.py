@@ -18,5 +18,5 @@ def test_a_few_signals_at_a_run_change_nothing(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "lost-patience").touch()
     monkeypatch.setenv(LOSE_PATIENCE_VARIABLE, str(tmp_path / "lost-patience"))
     monkeypatch.setattr(storm, "STALL_TIMEOUT_S", HASTE * STALL_TIMEOUT_S)
-    figures = storm.run_storm(tmp_path, seed=1, signals=20, conditions=["files behind a web server"], epochs=2)
-    assert figures["signals"] >= 20
+    figures = storm.run_storm(tmp_path, seed=1, signals=8, conditions=["files behind a web server"], epochs=2)
+    assert figures["signals"] >= 8

@@ -92,10 +92,8 @@ def filled() -> UnitArrays:
     ("name", "values"),
     [
         ("source_row", [11, 10, 10, 12]),  # two events of one microbatch in the other order
-        ("source_row", [12, 11, 10, 10]),
         ("source_row", [10, 11, 10, 13]),
         ("source_file", [3, 5, 3, 5]),
-        ("source_file", [3, 3, 5, 6]),
         ("microbatch_bounds", [0, 1, 4]),
         ("offsets", [0, 1, 4, 6, 7]),
     ],

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -94,10 +95,14 @@ def batches_of(loader: Iterable[icestream.RaggedBatch], epochs: int) -> Iterator
         assert num, "no loop is empty"
 
 
-@pytest.mark.parametrize("trained", [1, BATCHES - 1, BATCHES, BATCHES + 1, 2 * BATCHES])
+@pytest.mark.parametrize("trained", [1, BATCHES - 1, BATCHES, BATCHES + 1])
 @pytest.mark.parametrize(
     ("kind", "saved"),
-    [*((kind, saved) for kind in LOADERS for saved in ("stream", "stream, after")), ("StatefulDataLoader", "loader")],
+    [
+        *(("DataLoader", saved) for saved in ("stream", "stream, after")),
+        *(("stream", saved) for saved in ("stream", "stream, after")),
+        *(("StatefulDataLoader", saved) for saved in ("stream", "loader")),
+    ],
 )
 def test_a_loop_resumes_from_a_state_saved_behind_any_batch(runs: Runs, kind: str, saved: str, trained: int) -> None:
     """Saved inside of the loop, so that those behind the last batch of an epoch are there, too."""
@@ -153,33 +158,6 @@ def test_the_first_batch_of_a_resumed_loop_comes_again_only_if_nothing_of_it_was
 def test_a_data_loader_with_workers_is_refused(runs: Runs) -> None:
     with pytest.raises(icestream.BadInputError, match="use num_workers=0; its decoders are the workers"):
         next(iter(DataLoader(runs.begin(), batch_size=None, num_workers=1)))
-
-
-# ------------------------------------------------------------------ Accelerate
-
-
-def test_accelerate_trains_on_a_stream_and_its_saved_state_has_the_place_in_it(runs: Runs, tmp_path: Path) -> None:
-    """The stream itself is not prepared: it shares its events between the ranks, and batches are on their device."""
-    from accelerate import Accelerator
-
-    def train(steps: int, *, resume: bool) -> Ids:
-        accelerator = Accelerator(cpu=True)
-        weight = torch.nn.Linear(1, 1)
-        model, optimiser = accelerator.prepare(weight, torch.optim.SGD(weight.parameters(), 0.01))
-        stream = runs.begin()
-        accelerator.register_for_checkpointing(stream)
-        if resume:
-            accelerator.load_state(str(tmp_path))
-        found = []
-        for batch in itertools.islice(stream, steps):
-            found.append(ids(batch))
-            accelerator.backward(model(batch.counts[:, None].float()).square().mean())
-            optimiser.step()
-        accelerator.save_state(str(tmp_path), safe_serialization=False)
-        accelerator.free_memory()
-        return found
-
-    assert train(4, resume=False) + train(BATCHES, resume=True) == runs.undisturbed[:BATCHES]
 
 
 # ------------------------------------------------------------------ Lightning
@@ -265,14 +243,19 @@ def fit(
     return module, trainer
 
 
-LATE = 2 * BATCHES + 2
+LATE = (2 * BATCHES + 2,)
 
 
 @pytest.mark.parametrize(
     ("kind", "times", "loop", "stops"),
     [
-        *itertools.product(LOADERS, SAVINGS, LOOPS, [(LATE,)]),
-        *itertools.product(["DataLoader"], ["exception"], LOOPS, [(0,), (BATCHES - 1, 0), (BATCHES, 1)]),
+        *itertools.product(["DataLoader"], SAVINGS, LOOPS, [LATE]),
+        # The other loaders differ in what they fetch in advance, not in when Lightning saves.
+        *((kind, times, loop, LATE) for kind in list(LOADERS)[1:] for times, loop in zip(SAVINGS, LOOPS, strict=False)),
+        ("DataLoader", "exception", "validated", (0,)),
+        *itertools.product(
+            ["DataLoader"], ["exception"], ["accumulated", "validated"], [(BATCHES - 1, 0), (BATCHES, 1)]
+        ),
     ],
 )
 def test_lightning_resumes_with_the_batches_of_an_undisturbed_run(
@@ -307,17 +290,14 @@ def test_a_validation_from_a_checkpoint_leaves_the_training_where_it_is(runs: Ru
 def test_the_callback_corrects_the_number_of_batches_and_refuses_those_without_a_place(runs: Runs) -> None:
     from icestream.lightning import StreamCallback
 
-    loop = SimpleNamespace(max_batches=8, epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace()))
+    progress = SimpleNamespace(is_last_batch=False)
+    loop = SimpleNamespace(max_batches=8, epoch_loop=SimpleNamespace(batch_progress=progress))
     trainer = SimpleNamespace(fit_loop=loop, val_check_interval=1.0, check_val_every_n_epoch=1, val_check_batch=8)
     callback = StreamCallback(runs.stream)
-    for expected, counted in ((8, 8), (3, 4)):
+    for expected in (8, 3):
         loop.max_batches = trainer.val_check_batch = expected
         for number, batch in enumerate(runs.begin()):
-            loop.epoch_loop.batch_progress.is_last_batch = False
             callback.on_train_batch_start(trainer, None, batch, number)
-            if number == 2:
-                assert loop.max_batches == trainer.val_check_batch == counted
-            assert loop.epoch_loop.batch_progress.is_last_batch == batch.is_last
         assert loop.max_batches == trainer.val_check_batch == BATCHES
     with pytest.raises(icestream.BadInputError, match="a batch is a dict, which has no place in the stream"):
         callback.on_train_batch_end(trainer, None, None, {}, 0)
@@ -332,21 +312,20 @@ def test_the_data_module_resumes_with_the_callback_that_it_brings_along(
 
     (tmp_path / "files").mkdir()
     write_events(tmp_path / "files/0.parquet", make_events([1] * 60), row_group_rows=6)
-    seen: list[Ids] = []
-    for stop_at, name in ((None, "undisturbed"), (7, "interrupted"), (None, "interrupted")):
+    trained: Counter[tuple[int, ...]] = Counter()
+    for stop_at, num_validations in ((7, 1), (None, 2)):
         settings = {"stream.held_out": 0.3, "stream.slot_mib": 1}
-        data = StreamDataModule(tmp_path / "files", batch_events=4, run_dir=tmp_path / name, settings=settings)
+        data = StreamDataModule(tmp_path / "files", batch_events=4, run_dir=tmp_path / "run", settings=settings)
         module, saved = counting(stop_at), saving("exception", tmp_path)
         trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, callbacks=[saved])
         with pytest.raises(StoppedError) if stop_at is not None else nullcontext():
-            trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt" if seen[1:] else None, weights_only=True)
-        seen.append(module.seen)
-        assert len(module.validations) == {1: 3, 2: 1, 3: 2}[len(seen)], "each epoch has one, a fresh start a short one"
-        trained = {tuple(event) for batch in module.seen for event in batch}
+            trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt" if trained else None, weights_only=True)
+        assert len(module.validations) == num_validations, "each epoch has one, a fresh start a short one"
+        trained.update(tuple(event) for batch in module.seen for event in batch)
         validated = {tuple(event) for batch in module.validations[-1] for event in batch}
-        assert not trained & validated
-        assert validated
-    assert seen[1] + seen[2] == seen[0]
+        assert not trained.keys() & validated
+    assert len(trained) + len(validated) == 60
+    assert set(trained.values()) == {2}, "in each epoch once"
     assert "promised more" not in caplog.text
 
 
@@ -367,27 +346,25 @@ def test_the_data_module_knows_its_rank_where_lightning_starts_the_ranks(
     assert (place.rank, place.size, place.local_rank, place.local_size) == (1, 4, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("before", "error"),
-    [
-        ("", ""),
-        (
-            "import importlib.util as util; util.find_spec = lambda name: None",
-            "which is not installed: pip install lightning",
-        ),
-    ],
-)
-def test_either_package_of_lightning_is_used_and_named_where_there_is_none(before: str, error: str) -> None:
-    code = f"""
+def test_either_package_of_lightning_is_used_and_named_where_there_is_none() -> None:
+    code = """
+import importlib.util, sys
 import icestream.streaming
-{before}
+found, importlib.util.find_spec = importlib.util.find_spec, lambda name: None
+try:
+    import icestream.lightning
+except ImportError as error:
+    assert "which is not installed: pip install lightning" in str(error), error
+else:
+    raise AssertionError("it was imported")
+importlib.util.find_spec = found
 from icestream.lightning import StreamCallback, StreamDataModule
 import pytorch_lightning as caller
 assert issubclass(StreamCallback, caller.Callback) and issubclass(StreamDataModule, caller.LightningDataModule)
 """
     environment = os.environ | {"PYTHONPATH": str(Path(icestream.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode != 0, error in done.stderr) == (bool(error), True), done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 # ------------------------------------------------------------------ a Jupyter kernel
@@ -418,9 +395,10 @@ class Notebook:
         self._manager.shutdown_kernel(now=True)
 
 
-@pytest.fixture
-def notebook(tmp_path: Path) -> Iterator[Notebook]:
-    environment = os.environ | {"PYTHONPATH": str(Path(icestream.__file__).parents[1]), "IPYTHONDIR": str(tmp_path)}
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    folder = str(tmp_path_factory.mktemp("ipython"))
+    environment = os.environ | {"PYTHONPATH": str(Path(icestream.__file__).parents[1]), "IPYTHONDIR": folder}
     found = Notebook(*start_new_kernel(startup_timeout=WAIT_S, kernel_name="python3", env=environment))
     yield found
     found.shut_down()

@@ -66,18 +66,6 @@ def test_the_bound_of_the_particles_is_an_upper_one_and_tight(
     assert sum(counts) <= group.particles <= sum(counts) + counts.count(0) // 3
 
 
-@pytest.mark.parametrize("write", [write_events, write_hdf5])
-def test_a_row_group_that_no_unit_can_hold_gets_spans(tmp_path: Path, write: Callable[..., Path]) -> None:
-    counts = [30] * 60 + [90] + [1] * 60
-    (group,) = footer_of(write(tmp_path / "f.parquet", make_events(counts))).row_groups
-    assert group.particles == sum(counts)
-    assert len(group.spans) > 2
-    assert sum(span.rows for span in group.spans) == len(counts)
-    for span in group.spans:
-        assert CAPACITY.fits(span.rows, span.particles)
-        assert span.particles == sum(min(c, 40) for c in counts[span.first_row : span.first_row + span.rows])
-
-
 def test_a_file_without_rows_has_none(tmp_path: Path) -> None:
     assert footer_of(write_events(tmp_path / "f.parquet", [])).rows == 0
 

@@ -280,7 +280,6 @@ def test_a_file_without_events_has_none(tmp_path: Path) -> None:
         ({"primaries": None}, "dataset 'primaries' is missing; the file has 'counts', 'muons'"),
         ({"primaries": np.zeros((39, 6), "f4")}, "dataset 'primaries' has 39 rows, and 'counts' has 40"),
         ({"primaries": np.zeros((40, 6), "i4")}, "dataset 'primaries' has numbers of type int32; expected float32 or"),
-        ({"primaries": np.zeros((40, 6), "f2")}, "dataset 'primaries' has numbers of type float16; expected float32"),
         ({"primaries": np.zeros(40, "f4")}, "dataset 'primaries' has shape (40,); expected 2 dimensions"),
         (
             {"muons": np.zeros((70, 4), "f4")},
@@ -290,7 +289,6 @@ def test_a_file_without_events_has_none(tmp_path: Path) -> None:
         ({"counts": np.full(40, 2.0)}, "dataset 'counts' has numbers of type float64; expected integers"),
         ({"counts": np.full(40, -1)}, "dataset 'counts', row 0: -1 particles; expected 0 or more"),
         ({"counts": np.full(40, 2**63, "u8")}, "particles; expected 0 or more"),
-        ({"counts": np.full(40, 2**62)}, "particles, and 'muons' has 70 rows"),
     ],
 )
 def test_tables_that_cannot_be_are_named_with_what_was_expected(

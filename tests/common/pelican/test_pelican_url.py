@@ -17,7 +17,6 @@ NAMES = ["with space", "100%", "a,b;c", "ü-µ-∇", "a=b&c+d@e:$", "#hash", "q?
         ("pelican://localhost:8443/x", "localhost:8443", "/x"),
         ("pelican://host/dir/", "host", "/dir"),
         ("pelican://host", "host", "/"),
-        ("pelican://host/", "host", "/"),
         ("osdf:///icecube/a.parquet", "osg-htc.org", "/icecube/a.parquet"),
         ("osdf://icecube/a.parquet", "osg-htc.org", "/icecube/a.parquet"),
     ],

@@ -1,4 +1,4 @@
-"""The dispatcher under random schedules. CI tries 20,000 others each time: schedules.py."""
+"""The dispatcher under random schedules. CI tries 10,000 others each time: schedules.py."""
 
 from __future__ import annotations
 

@@ -102,15 +102,6 @@ def test_a_service_is_told_its_parent_and_reads_its_configuration_from_the_run_d
 # ------------------------------------------------------------------ decoders that leave, and `--decoders auto`
 
 
-def test_a_decoder_may_leave(stage: Stage) -> None:
-    stage.behaviours = {"decoder-0": "leaves once"}
-    stage.script = [
-        (started(*EVERYONE), lambda: None),
-        (lambda story: "decoder-0" not in stage.processes.pids, CTRL_C),
-    ]
-    assert sum(stage.run().restarts.values()) == 0
-
-
 @pytest.mark.parametrize("name", ["fetcher", "decoder-0"])
 def test_the_fetcher_and_the_last_decoder_may_not_leave(stage: Stage, name: str) -> None:
     stage.behaviours = {name: "leaves once"}
@@ -317,16 +308,6 @@ def test_a_process_that_was_killed_and_does_not_end_is_left_behind_and_named(
     assert any(f"decoder-1 (process {pid}) was killed and does not end" in line for line in stage.said)
     killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-
-
-def test_after_exit_code_2_of_another_the_trainer_stops_first(stage: Stage) -> None:
-    stage.script = [
-        (started(*EVERYONE), lambda: stage.behaviours.update({"decoder-0": "refuses"})),
-        (lambda story: True, stage.kill("decoder-0")),
-    ]
-    outcome = stage.run()
-    assert outcome.error == "decoder-0: no such file: demo"
-    assert [name for name, what in stage.story() if what == "SIGTERM"] == ["trainer", "decoder-1", "fetcher"]
 
 
 def test_when_the_trainer_finishes_the_others_end_by_themselves(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,28 +186,6 @@ def test_a_request_during_a_save_is_answered_by_a_later_checkpoint(trainer: Trai
     assert trainer.disk.steps == [3, 4]
 
 
-def test_a_save_that_is_due_waits_for_the_one_before_and_reports_it(trainer: Trainer) -> None:
-    trainer.disk.gate.set()
-    for _ in range(EVERY):
-        trainer.step()
-    assert trainer.fetcher.reported == []
-    trainer.disk.gate.clear()
-    threading.Timer(0.05, trainer.disk.gate.set).start()
-    for _ in range(EVERY):
-        trainer.step()
-    assert trainer.fetcher.reported == [3]
-    assert trainer.judge.begun == [3, 6]
-
-
-def test_the_end_saves_and_reports_once_whatever_is_on_disk(trainer: Trainer) -> None:
-    trainer.disk.gate.set()
-    trainer.step()
-    for _ in range(2):
-        trainer.commits.turn(ending=True)
-    assert trainer.disk.steps == [1], "nothing was new"
-    assert trainer.fetcher.reported == [1, 1]
-
-
 def test_a_disk_that_fails_is_heard_of_in_the_next_turn(trainer: Trainer) -> None:
     trainer.disk.fails[1] = OSError(28, "No space left on device")
     for _ in range(3):

@@ -91,26 +91,3 @@ def test_every_operator_of_a_step_and_of_the_panel_has_a_deterministic_cuda_kern
         evaluator.evaluate(batch)
     assert [one for one in of_panel if one[0] == "raising"] == []
     assert {(name, file) for _, name, file in found} <= set(HARMLESS), "deterministic mode: these raise, or are slow"
-
-
-ONES = torch.ones(3)
-INDEX = torch.tensor([0, 1, 1])
-
-
-def gradient_of(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    function(torch.ones(3, requires_grad=True)).sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [
-        (lambda: ONES.cumsum(0), ("raising", "cumsum")),
-        (lambda: ONES.clone().scatter_add_(0, INDEX, ONES), ("replaced", "scatter_add")),
-        (lambda: ONES.clone().index_put_((INDEX,), ONES), ("replaced", "index_put")),
-        (lambda: gradient_of(lambda values: values.gather(0, INDEX)), ("replaced", "scatter_add")),
-    ],
-)
-def test_each_kind_of_operator_is_found(operation: Callable[[], object], expected: tuple[str, str]) -> None:
-    with recorded_operators() as found:
-        operation()
-    assert {one[:2] for one in found} == {expected}

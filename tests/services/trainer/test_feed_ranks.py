@@ -205,12 +205,3 @@ def test_the_others_get_a_turn_however_many_units_without_events_arrive(
 def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:
     """Plan without an event."""
     return [m.Unit(k, k // 2, block=k // 2, block_first_unit=k - k % 2, parts=()) for k in range(2 * num_epochs)]
-
-
-def test_an_endless_plan_without_events_is_noticed(fetch: Fetch, connect: Connect) -> None:
-    fetcher = fetch(plan_of_units=epochs_of_two_units(100))
-    with closing(connect().stream(StreamPosition())) as waits:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not fetcher.dispatcher.places.has_barren_epoch:
-            assert next(waits) is None
-            assert time.monotonic() < deadline_s

@@ -63,14 +63,6 @@ def feed_of(run_dir: Path, *, accept_new_plan: bool = False) -> BatchFeed:
     )
 
 
-def test_one_trainer_reads_the_streams_of_all_shards(run_dir: Path, fetch: Fetch) -> None:
-    fetch(OLD)
-    with closing(feed_of(run_dir)) as feed:
-        found = [row for fed in feed.batches(start_of(StreamConfig(shards=2))) for row in rows(fed)]
-    assert sorted(found) == sorted(2 * ALL_ROWS)
-    assert [shard.counters.events_trained for shard in feed.position.shards] == [len(ALL_ROWS)] * 2
-
-
 @pytest.mark.parametrize("begun", [(0, 1), (0,), (1,)])
 def test_a_new_plan_that_was_asked_for_begins_in_all_shards_and_each_refuses_the_checkpoint(
     run_dir: Path, fetch: Fetch, begun: tuple[int, ...]

@@ -318,13 +318,6 @@ def test_networks_and_standardisation_are_those_of_the_checkpoint_and_all_else_i
     )  # the standardisation stays: weights mean nothing with another
 
 
-def test_other_networks_are_refused_with_the_file_and_the_remedy(run_dir: Path) -> None:
-    with pytest.raises(
-        BadInputError, match=r"best\.pt: its weights fit no network .*hidden was 16, now 32; use the former"
-    ):
-        start_from(run_dir, make_task(hidden=32), config_of(hidden=32))
-
-
 def test_a_checkpoint_of_other_networks_is_refused_in_one_line() -> None:
     first, second = config_of(), config_of(hidden=32)
     states = [

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from scipy import stats
 
 from common.errors import BadInputError
@@ -31,13 +29,10 @@ from workloads.direction.simulator import (
     EventsPlan,
     SimulatedEvents,
     Truth,
-    direct_cascade_light,
-    direct_track_light,
     draw_truth,
     expected_light,
     file_rows,
     joined,
-    simulate,
     write_dataset,
     write_file,
 )
@@ -186,25 +181,6 @@ def test_every_sensor_gets_the_light_of_the_formulas() -> None:
         assert wrong_S.sum() <= 2
 
 
-@pytest.mark.parametrize(
-    ("direct", "expected"),
-    [(direct_track_light, track_time), (direct_cascade_light, cascade_time)],
-    ids=["track", "cascade"],
-)
-def test_direct_light_arrives_when_the_shortest_way_says(direct: Direct, expected: Expected) -> None:
-    events = natural_truth(5)
-    event_P = np.repeat(np.arange(5), 40)
-    position_P3 = POSITION_S3[np.random.default_rng(1).integers(len(POSITION_S3), size=200)]
-    time_P, path_P = direct(events, event_P, position_P3)
-
-    for event in range(5):
-        mine = event_P == event
-        offset_P3 = position_P3[mine].astype(np.float64) - events.vertex_E3[event]
-        expected_time_P, expected_path_P = expected(offset_P3, events.travel_E3[event])
-        np.testing.assert_allclose(time_P[mine], expected_time_P, atol=1e-3)
-        np.testing.assert_allclose(path_P[mine], expected_path_P, atol=1e-3)
-
-
 def test_whole_events_have_the_pulses_of_the_formulas_and_noise() -> None:
     """A track and a cascade, each of them 400 times: pulses of each sensor, their times, and dark noise."""
     drawn_E = natural_truth(20, seed=2)
@@ -338,10 +314,3 @@ def test_event_ids_differ_between_files_and_seeds_and_fit_a_float64() -> None:
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields: dict[str, int], message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         replace(PLAN, **fields)  # type: ignore[arg-type]
-
-
-def test_the_command_writes_the_data_set_it_reports(tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "out"), "--events", "12", "--cascades", "4", "--files", "2"]
-    result = CliRunner().invoke(simulate, arguments, catch_exceptions=False)
-    assert sum(read(tmp_path / "out")["enriched"].to_pylist()) == 4
-    assert re.search(r"16 events, [\d,]+ pulses.* bytes in 2 files, [\d,]+ events/s$", result.stdout)

@@ -76,7 +76,7 @@ class Export(NamedTuple):
 
 @pytest.fixture(scope="session", params=MODELS)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """Seconds: it is done once for each model."""
+    """Seconds: it is done once for each model, as long as all tests of it have the same markers (tests/conftest.py)."""
     folder = tmp_path_factory.mktemp("model") / "model"
     run_dir = make_run(tmp_path_factory.mktemp("run"), config_of(request.param))
     metric = {"value": 0.0123, "error": 0.001, "floor": 0.004}
@@ -97,29 +97,27 @@ def check_muons(path: Path, function: GeneratorFunction) -> None:
         assert programs.muons_difference(loaded, function, inputs) < 2e-5
 
 
+@pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-def test_every_format_gives_the_muons_of_the_trained_model(exported: Export, suffix: str) -> None:
-    check_muons(exported.folder / f"generator.{suffix}", function_of(config_of(exported.model)))
+def test_every_format_gives_the_muons_of_the_trained_model_and_the_cards_program_runs_without_icestream(
+    exported: Export,
+) -> None:
+    folder, function = exported.folder, function_of(config_of(exported.model))
+    for suffix in ("pt2", "onnx"):
+        check_muons(folder / f"generator.{suffix}", function)
+        text = program(suffix, function.inputs, max_count=100_000)
+        assert text.rstrip() in (folder / "MODEL_CARD.md").read_text()
+        shown = f"{text}\nprint(len(muons), counts.sum(), np.isfinite(muons).all())"
+        told = subprocess.run(
+            [sys.executable, "-W", "error", "-c", shown], cwd=folder, capture_output=True, text=True, timeout=120
+        )
+        assert told.stderr == ""
+        num_muons, num_counted, finite = told.stdout.split()
+        assert (num_muons == num_counted, int(num_muons) > 0, finite) == (True, True, "True")
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-def test_the_cards_program_runs_without_icestream(exported: Export, suffix: str) -> None:
-    folder, inputs = exported.folder, function_of(config_of(exported.model)).inputs
-    text = program(suffix, inputs, max_count=100_000)
-    assert text.rstrip() in (folder / "MODEL_CARD.md").read_text()
-    told = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"{text}\nprint(len(muons), counts.sum(), np.isfinite(muons).all())"],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert told.stderr == ""
-    num_muons, num_counted, finite = told.stdout.split()
-    assert num_muons == num_counted
-    assert int(num_muons) > 0
-    assert finite == "True"
-
-
+@pytest.mark.slow
 def test_the_card_tells_files_training_metrics_and_no_secret(exported: Export) -> None:
     _, folder, told = exported
     assert {path.name for path in folder.iterdir()} == OWN_FILES

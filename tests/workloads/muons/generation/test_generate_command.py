@@ -199,7 +199,6 @@ def test_what_is_there_is_overwritten_only_if_told(run_dir: Path, tmp_path: Path
         (("x.parquet", "--counts-column", "n"), "needs --counts column"),
         (("missing.parquet",), "missing.parquet"),
         (("x.parquet", "--depth", "nan"), "expected metres, from 0 on"),
-        (("x.parquet", "--depth", "-1"), "expected metres, from 0 on"),
         (("x.parquet", "--depth", "10", "--depth", "10"), "each once"),
         (("x.parquet", "--depth", "10", "--counts", "column"), "not with --depth"),
     ],

@@ -9,11 +9,9 @@ import math
 import shutil
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch._dynamo.utils import counters
 from toy_events import make_microbatch, split, toy_batch
 from toy_tasks import CPU, SMALL, begun, make_likelihood, make_sgd_wgan, make_wgan, same, weights, without_noise
@@ -28,7 +26,7 @@ from workloads.muons.models import likelihood_densities, wgan
 from workloads.muons.models.likelihood_densities import NUM_KNOWN
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan import ALARMS, WganTask
-from workloads.muons.models.wgan_losses import EnergyScore, ScoreLoss
+from workloads.muons.models.wgan_losses import ScoreLoss
 
 
 def test_the_first_steps_are_the_likelihood_models_which_then_stays() -> None:
@@ -86,15 +84,14 @@ def test_empty_events_change_nothing_for_critic_and_generator() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
-@pytest.mark.parametrize("bf16", [False, True])
 def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients(
-    monkeypatch: pytest.MonkeyPatch, bf16: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Graphs and derivatives of torch's compiler, without the C++ behind them."""
+    """Graphs and derivatives of torch's compiler, without the C++ behind them; in bfloat16, where types differ, too."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch.compiler.reset()
     counters.clear()
-    context = StepContext(CPU, 1, bf16=bf16)
+    context = StepContext(CPU, 1, bf16=True)
     plain, compiled = (make_wgan(context, compile=compile).networks for compile in (False, True))
 
     for num_events in (23, 41):
@@ -114,7 +111,7 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
             results.append((*values, *torch.autograd.grad(loss, weights)))
         for expected, found in zip(*results, strict=True):
             # Compiled layers are differentiated in other operators, whose rows in between aren't rounded.
-            assert float((found - expected).norm()) <= (0.02 if bf16 else 1e-5) * float(expected.norm())
+            assert float((found - expected).norm()) <= 0.02 * float(expected.norm())
     assert counters["stats"]["unique_graphs"] == 3, "for any number of events"
 
 
@@ -123,22 +120,6 @@ def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytes
 
     with pytest.raises(BadInputError, match=r"C\+\+ compiler.*compile = false"):
         make_wgan(compile=True)
-
-
-def test_the_muons_energy_score_is_a_mean_over_events_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = begun(make_wgan())
-    generator_loss = task.networks.generator_loss
-
-    def scores_of_one(part: Any) -> tuple[Tensor, EnergyScore]:
-        loss, score = generator_loss(part)
-        return loss, EnergyScore(0 * score.of_muons + part.muons_weight_E.sum(), 0 * score.of_events)
-
-    monkeypatch.setattr(task.networks, "generator_loss", scores_of_one)
-    batch = split(toy_batch(counts=[*range(8)] * 4), [10, 22])
-    assert float(task.step(batch)["energy_score"]) == pytest.approx(3.0)
-    (whole,) = toy_batch(8, counts=[*range(8)]).microbatches
-    expected = sum(size**0.75 for size in range(1, 8))
-    assert float(task.networks.events(whole, torch.Generator()).muons_weight_E.sum()) == pytest.approx(expected)
 
 
 def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run(

@@ -25,13 +25,6 @@ from workloads.muons.models.wgan_losses import (
     score_slope,
 )
 
-COUNTS = {
-    "no event": [],
-    "only empty events": [0, 0],
-    "empty events around others": [0, 3, 1, 0, 4, 0],
-    "a long event": [2, 300, 0, 1],
-}
-
 
 def ragged(counts: list[int]) -> Segments:
     return Segments.from_counts(torch.tensor(counts, dtype=torch.int64), sum(counts))
@@ -84,24 +77,6 @@ def test_the_loss_of_scores_its_gradient_and_what_describes_it(num_events: int) 
         torch.autograd.grad(one, scores_N, torch.tensor(0.3, dtype=torch.float64)) for one in (found[0], expected)
     ]
     torch.testing.assert_close(*(slope_N for (slope_N,) in slopes))
-
-
-@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
-def test_the_penalty_and_its_gradient_are_those_of_a_loop_over_events(counts: list[int]) -> None:
-    segments, slope_PF = ragged(counts), draw(sum(counts), 3).requires_grad_(True)
-    present_E = (segments.counts_E > 0).double()
-    squares = [
-        torch.cat([len(one) * one[:-1].square(), one[-1:].square()]).sum() for one in slope_PF.split(counts) if len(one)
-    ]
-    norm_N = torch.stack([slope_PF.sum() * 0 + 1, *squares]).sqrt()[1:]
-
-    found = gradient_penalty(slope_PF, segments, present_E)
-
-    torch.testing.assert_close(found.norm, norm_N.detach().sum())
-    torch.testing.assert_close(found.penalty, (norm_N - 1).square().sum())
-    (slope,) = torch.autograd.grad(found.penalty, slope_PF)
-    (expected,) = torch.autograd.grad((norm_N - 1).square().sum(), slope_PF, materialize_grads=True)
-    torch.testing.assert_close(slope, expected)
 
 
 def test_an_event_without_a_slope_has_a_finite_gradient_of_its_penalty() -> None:
@@ -191,16 +166,6 @@ def test_the_summary_of_an_event_is_that_of_its_muons_by_hand() -> None:
     assert found[0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0, 2.0, sum_lg_energy])
     assert found[1].tolist() == [0.0] * 6
     assert found[2].tolist() == pytest.approx([-1.0, 0.5, 1.0, -0.5, -1.0, -1.0])
-
-
-def test_the_score_of_one_muon_by_hand() -> None:
-    one, other, real = (torch.tensor([[value, 0.0]], dtype=torch.float64) for value in (1.0, 4.0, 2.0))
-    # Summary (mean lg E, mean lg r, lg E², lg E lg r, largest, sum): of 1, 4, 2.
-    far = [math.sqrt(3 * (a - b) ** 2 + (a * a - b * b) ** 2) for a, b in ((1, 2), (4, 2), (1, 4))]
-    expected = (far[0] + far[1] - far[2]) / 2
-    found = score_of([one, other], real, ragged([1]))
-    assert found.of_muons.item() == pytest.approx((1 + 2 - 3) / 2, abs=1e-5)
-    assert found.of_events.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_empty_event_has_no_score_and_no_gradient_that_is_not_finite() -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common.errors import BadInputError
 from workloads.muons.showers.bundles import vertical_depth_mwe
 from workloads.muons.simulator.config import PRESETS, SimulatorConfig, preset
 from workloads.muons.simulator.muons import (
@@ -119,11 +118,6 @@ def test_energy_loss_satisfies_its_equation():
     assert vertical_depth_mwe(np.array([1000.0]))[0] == pytest.approx(200 * 0.832 + 800 * 0.917), "firn is lighter"
     assert cos_local_zenith(np.array([1.0, 0.2])) == pytest.approx([1.0, 0.21832], abs=1e-5)
     assert (after - before) / step_mwe == pytest.approx(0.259 + 0.363e-3 * before, rel=1e-5)
-
-
-def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(BadInputError, match="corsika, bench"):
-        preset("mupage")
 
 
 def test_the_spectrum_table_inverts_the_survival():

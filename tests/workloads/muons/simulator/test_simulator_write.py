@@ -1,16 +1,14 @@
 import hashlib
-import re
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from common.errors import BadInputError
 from workloads.muons.simulator import write
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.write import DatasetPlan, simulate, write_dataset, write_file
+from workloads.muons.simulator.write import DatasetPlan, write_dataset, write_file
 
 BENCH = preset("bench")
 
@@ -110,18 +108,3 @@ def test_an_interrupted_file_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields, message):
     with pytest.raises(BadInputError, match=message):
         DatasetPlan(**{"num_events": 100, "num_files": 1, "seed": 0} | fields)
-
-
-def run(*arguments):
-    return CliRunner().invoke(simulate, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
-def test_the_command_writes_the_data_set_it_reports(tmp_path):
-    result = run(tmp_path / "out", "--preset", "flat", "--events", 1000, "--files", 4, "--seed", 5)
-    table = pq.read_table(tmp_path / "out")
-
-    assert result.exit_code == 0
-    num_muons = sum(len(row) for row in table["muons"].to_pylist())
-    last = result.stdout.splitlines()[-1]
-    assert f"1,000 events, {num_muons:,} muons" in last
-    assert re.search(r"[\d,]+ bytes in 4 files, [\d,]+ events/s$", last)
