@@ -136,7 +136,7 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> in
 
         if brought := restore_if_gone(run_dir, config):
             click.echo(shown(brought))
-    click.echo(introduction(run_dir, config))
+    click.echo(introduction(run_dir, config, "new, with stored settings" if former_config and not fresh else "new"))
     began_s = time.time()
 
     def command_for(name: str) -> list[str]:
@@ -166,9 +166,9 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> in
     return summary.exit_code
 
 
-def introduction(run_dir: Path, config: Config) -> str:
-    """Return the lines about a run that is about to start."""
-    how = "new" if newest_checkpoint(run_dir) is None else "resumes from its newest checkpoint"
+def introduction(run_dir: Path, config: Config, how: str) -> str:
+    """Return the lines about a run that is about to start. ``how``: if it doesn't resume."""
+    how = how if newest_checkpoint(run_dir) is None else "resumes from its newest checkpoint"
     decoders = "decoders as needed" if config.local.decoders == "auto" else counted(config.local.decoders, "decoder")
     trainers = "trainer" if config.local.trainers == 1 else f"{config.local.trainers} trainers"
     if config.stream.shards > 1:

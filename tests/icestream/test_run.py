@@ -93,6 +93,7 @@ def test_a_run_tells_where_everything_is_ends_with_a_summary_and_needs_no_option
     assert {path.name for path in made} > {"config.json", "summary.json", "status", "trainer.json", "trainer.log"}
     assert [path for path in made if path.stat().st_mode & 0o077] == [], "its owner's alone, whatever the umask"
 
+    assert "(new, with stored settings)" in icestream_run(run_dir).output
     (run_dir / "checkpoints").mkdir()
     (run_dir / "checkpoints" / "step-000000003.pt").touch()
     assert "(resumes from its newest checkpoint)" in icestream_run(run_dir).output
