@@ -35,7 +35,7 @@ from benchmarks.reference_step import ReferenceStep, use_sgd
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.device import tune_cpu
-from workloads.base.native import layers
+from workloads.base.native.layers import LAYERS
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
 
@@ -169,7 +169,7 @@ def matrix_flops(task: WganTask, batch: Batch) -> float:
 
     alone = WganTask(task.config, StepContext(task.device, seed=1))  # one thread: the counter counts its own only
     alone.step(batch)  # of the likelihood model
-    layers.use_torch()  # products in C++ are not counted
+    LAYERS.used = None  # products in C++ are not counted
     with FlopCounterMode(display=False) as counter:
         alone.step(batch)
     return float(counter.get_total_flops())

@@ -60,13 +60,13 @@ class OutsideValues:
             if column in workload.read_columns:  # a derived one is not in the rows yet
                 self._rules.setdefault(column, []).append(rule)
 
-    def add(self, rows: RaggedRows, first: int | None = None) -> None:
-        """Add rows, with their fillers; with ``first``, of each column that many values at most."""
+    def add(self, rows: RaggedRows) -> None:
+        """Add rows, with their fillers."""
         for column, rules in self._rules.items():
             columns = rows.event_columns if column.per == "event" else rows.particle_columns
-            values = columns[column.name][:first, [rule.field for rule in rules]].astype(np.float64)
+            values = columns[column.name][:, [rule.field for rule in rules]].astype(np.float64)
             if column.per == "event" and rows.is_null is not None:
-                values = values[~rows.is_null[:first]]
+                values = values[~rows.is_null]
             outside = (values < [rule.minimum for rule in rules]) | (values > [rule.maximum for rule in rules])
             any_outside = outside.any()
             for i, rule in enumerate(rules):

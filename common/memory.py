@@ -7,6 +7,7 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -56,22 +57,11 @@ def _left_from(mount: Path, root: str, path: str, files: _Files) -> Iterator[int
     # In a container that sees paths of the host, the mount shows at most its own group.
     below = group.relative_to(root) if group.is_relative_to(root) and ".." not in group.parts else PurePosixPath()
     for folder in (mount / below, *(mount / parent for parent in below.parents)):
-        left = _left_in(folder, files)
-        if left is not None:
-            yield left
-
-
-def _left_in(folder: Path, files: _Files) -> int | None:
-    """Bytes left in one group; None without a limit, or if it can't be read."""
-    try:
-        limit = (folder / files.limit).read_text().strip()
-        if limit == "max":
-            return None
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        droppable = sum(int(stat[name]) for name in files.droppable)
-        return int(limit) - int((folder / files.used).read_text()) + droppable
-    except (OSError, KeyError, ValueError):
-        return None
+        with suppress(OSError, KeyError, ValueError):  # it can't be read, or its limit is "max": there is none
+            limit = int((folder / files.limit).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            droppable = sum(int(stat[name]) for name in files.droppable)
+            yield limit - int((folder / files.used).read_text()) + droppable
 
 
 _MARGIN_BYTES = 1 << 20

@@ -190,12 +190,10 @@ token_file_option = click.option(
 
 def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
     """Inputs with local paths made absolute: a run must not depend on the folder that it was started from."""
-    return tuple(text if "://" in text else _absolute(text) for text in inputs)
-
-
-def _absolute(text: str) -> str:
-    is_list, path = text.startswith("@"), text.removeprefix("@")
-    return "@" * is_list + str(user_path(path).absolute())
+    return tuple(
+        text if "://" in text else "@" * text.startswith("@") + str(user_path(text.removeprefix("@")).absolute())
+        for text in inputs
+    )
 
 
 PathText = str | os.PathLike[str]

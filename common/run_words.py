@@ -18,7 +18,7 @@ BUSY_SHARE = 0.1
 """Share of the time from which a wait names a bottleneck."""
 COMPUTE_BOUND_SHARE = 0.5
 """Share of the time in which data wait for the training step, from which the trainer is the bottleneck."""
-_STAGES = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
+STAGES = {reason: stage for stage, (reason, _) in _REASONS.items()}
 _LOSSES_SHOWN = 2
 
 
@@ -104,7 +104,7 @@ def bottleneck_of_the_hour(fetcher: FetcherStatus | None, trainer: TrainerStatus
     starved = f"the trainer waited for data {100 * waits.shares['get']:.0f} %" if "get" in waits.shares else ""
     reason = max(stalls.shares, key=lambda name: stalls.shares[name], default="")
     if reason and stalls.shares[reason] >= BUSY_SHARE:
-        stage = _STAGES[reason]
+        stage = STAGES[reason]
         why = f"{_REASONS[stage][1]} {100 * stalls.shares[reason]:.0f} % of the last {span}"
     elif waits.shares.get("put", 0.0) >= COMPUTE_BOUND_SHARE:
         stage, why = "trainer", f"its next batch was ready {100 * waits.shares['put']:.0f} % of the last {span}"

@@ -130,13 +130,17 @@ def plan_file(path: Path, workload: EventSchema, stream: StreamConfig, *, name: 
 
 
 def rows_of(parts: Iterable[Part], workload: EventSchema) -> Generator[RaggedRows]:
-    """Rows of the parts, a part at a time (see Reader). Raises BadRowsError, which names the file; an invalid event is
+    """Rows of the parts, a part at a time (see Reader). Raises BadInputError, which names the file; an invalid event is
     an error, too."""
     with closing(ContentReader(workload)) as reader:
         for part in parts:
             row = part.file_row + part.first_row
-            for rows in reader.read([part]):
+            try:
+                pieces = reader.read([part])
+            except BadRowsError as error:
+                raise BadInputError(str(error)) from None
+            for rows in pieces:
                 if rows.invalid:
-                    raise BadRowsError(first_invalid(rows, part.name, row))
+                    raise BadInputError(first_invalid(rows, part.name, row))
                 row += len(rows.counts)
                 yield rows

@@ -119,7 +119,14 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
     layout = workload.tables
     if layout is None:
         raise BadFileError(no_tables(workload))
-    file = _open_hdf5(path)
+    with hdf5_errors("truncated, or damaged", path):
+        try:
+            opened = open_file(path)
+        except BadInputError as error:
+            raise BadFileError(str(error)) from None
+        with opened:  # HDF5 would wait for ever for a pipe that took the file's place
+            name = f"/proc/self/fd/{opened.fileno()}"
+            file = h5py.File(name, "r", locking=False)  # no lock: the file system may be read-only
     try:
         with hdf5_errors("its size can't be determined", path):
             descriptor = file.id.get_vfd_handle()
@@ -142,18 +149,6 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
         file.close()
         raise
     return Tables(file, events, particles, counts, path, descriptor, size_bytes)
-
-
-def _open_hdf5(path: Path) -> h5py.File:
-    """The open file. Raises MachineError, BadFileError."""
-    with hdf5_errors("truncated, or damaged", path):
-        try:
-            opened = open_file(path)
-        except BadInputError as error:
-            raise BadFileError(str(error)) from None
-        with opened:  # HDF5 would wait for ever for a pipe that took the file's place
-            name = f"/proc/self/fd/{opened.fileno()}"
-            return h5py.File(name, "r", locking=False)  # no lock: the file system may be read-only
 
 
 def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ import fsspec
 from common import text as hidden_names
 from common.errors import BadInputError, missing_extra
 from common.files.local import SUFFIXES, each_match, files_below, list_entries, named_inputs, numbered, status_of
-from common.files.remotes import Remotes, cache_path, http_options, is_gone
+from common.files.remotes import Remotes, http_options, is_gone, name_of
 from common.paths import check_path, user_path
 from common.pelican.answers import MAX_SIZE_BYTES, NotFoundError, is_checksum, number
 from common.pelican.url import GlobWalk, is_pelican
@@ -249,8 +249,7 @@ def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="icestream-") as folder:
-        copy = cache_path(Path(folder), source)
+        copy = Path(folder) / name_of(source)
         click.echo(f"{shown(source.url)}: fetching {source.size_bytes / 2**20:,.1f} MiB", err=True)
-        copy.parent.mkdir(parents=True)
         remotes.fetch(source, copy)
         yield copy

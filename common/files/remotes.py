@@ -13,7 +13,6 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from ipaddress import IPv6Address, ip_address
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-    from common.pelican.client import ListingProgress
+    from common.pelican.client import OnProgress
     from common.pelican.threads import PelicanThread
     from common.pelican.tokens import FoundTokens
 
@@ -122,12 +121,6 @@ def _is_public(text: str) -> bool:
     address = ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (mapped or address).is_global
-
-
-def cache_path(cache_dir: Path, source: SourceFile) -> Path:
-    """Path of a remote file's copy in a directory of temporary ones: no remote name can leave it."""
-    name = name_of(source)
-    return cache_dir / name[:2] / name
 
 
 class WrongSizeError(TransientError):
@@ -218,9 +211,7 @@ class Remotes:
     ``on_progress`` is called with the progress of a listing, from another thread.
     """
 
-    def __init__(
-        self, access: RemoteAccess, on_progress: Callable[[ListingProgress], None] = lambda progress: None
-    ) -> None:
+    def __init__(self, access: RemoteAccess, on_progress: OnProgress = lambda directories, files: None) -> None:
         self._access = access
         self._on_progress = on_progress
         self._lock = threading.Lock()
@@ -250,7 +241,7 @@ class Remotes:
         except NotFoundError as error:
             raise BadInputError(f"it does not exist any more: {error}") from None
         if len(attempts) > 1:
-            told = "; ".join(map(str, attempts))
+            told = "; ".join(attempts)
             logger.warning("%s: fetched by %d attempts: %s", shown(source.url), len(attempts), told)
 
     @property

@@ -19,24 +19,11 @@ from common.errors import BadInputError, IcestreamError, TransientError
 _MOST_TOLD = 12
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """Attempt at one source."""
-
-    server: str
-    """Scheme, host and port."""
-    what: str
-    """Answer of the source, or the error."""
-
-    def __str__(self) -> str:
-        return f"{self.server}: {self.what}"
-
-
 class _Attempted(IcestreamError):
-    """Error with the attempts made."""
+    """Error with the attempts made: of each the server (scheme, host and port), and its answer or the error."""
 
-    def __init__(self, text: str, attempts: Sequence[Attempt] = ()) -> None:
-        told = [str(attempt) for attempt in attempts[:_MOST_TOLD]]
+    def __init__(self, text: str, attempts: Sequence[str] = ()) -> None:
+        told = [*attempts[:_MOST_TOLD]]
         if len(attempts) > _MOST_TOLD:
             told.append(f"and {len(attempts) - _MOST_TOLD} more")
         super().__init__(text + (f" ({'; '.join(told)})" if told else ""))

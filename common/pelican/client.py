@@ -26,7 +26,6 @@ from yarl import URL
 from common import text as hidden_names
 from common.errors import BadInputError
 from common.pelican.answers import (
-    Attempt,
     DeniedError,
     Listing,
     ListingParser,
@@ -237,7 +236,7 @@ class Federation:
             status, answer = await ask(headers)
         return status, answer
 
-    def denial(self, text: str, attempts: Sequence[Attempt] = ()) -> DeniedError | UnavailableError:
+    def denial(self, text: str, attempts: Sequence[str] = ()) -> DeniedError | UnavailableError:
         """Return the error for refusing servers: permanent if the token should suffice, else until there is another
         one."""
         lacks = self.tokens is not None and self.tokens.not_covered()
@@ -413,19 +412,12 @@ _DIRECTORIES_AT_A_TIME = 8
 """Directories listed at a time: an origin lists each in a process or thread of its own, and serves others, too."""
 
 
-@dataclass(frozen=True)
-class ListingProgress:
-    """Progress of an expansion."""
-
-    directories: int
-    files: int
-
-
-OnProgress = Callable[[ListingProgress], None]
+OnProgress = Callable[[int, int], None]
+"""Callback with the numbers of directories and of files so far."""
 
 
 async def expand(
-    federation: Federation, path: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
+    federation: Federation, path: str, suffixes: Collection[str], on_progress: OnProgress
 ) -> list[tuple[str, int]]:
     """Return the path and size of every file, sorted: of a glob, of a file itself, or of a directory's files with
     ``suffixes``.
@@ -482,7 +474,7 @@ async def _walk(
                     below.append((f"{path}/{entry.name}", following))
                 elif walk.leaves_out(places, entry.name):
                     hidden.append(f"{path}/{entry.name}" + "/" * entry.is_dir)
-        on_progress(ListingProgress(num_directories, len(found)))
+        on_progress(num_directories, len(found))
         if not below:
             return found
         tasks = [asyncio.ensure_future(list_one(path)) for path, _ in below]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.errors import TransientError
-from common.pelican.answers import Attempt
 from common.pelican.client import TIMEOUT_S, Federation, OnProgress, expand, open_session
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens import FoundTokens
@@ -57,7 +56,7 @@ class PelicanThread:
         self._session = asyncio.run_coroutine_threadsafe(open_session(), self._loop).result()
 
     def expand(
-        self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
+        self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda directories, files: None
     ) -> list[tuple[str, int]]:
         """URL and size of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
         place = PelicanUrl.parse(url)
@@ -65,7 +64,7 @@ class PelicanThread:
         federation = f"pelican://{place.federation}"
         return [(federation + path, size_bytes) for path, size_bytes in found]
 
-    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> tuple[Attempt, ...]:
+    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> tuple[str, ...]:
         """Download a file (see transfers.download()). Blocks until the download has had its turn and ended."""
         place = PelicanUrl.parse(url)
         return self._call(self._download(place, part, size_bytes, checksum))
@@ -105,7 +104,7 @@ class PelicanThread:
         for _ in range(_FAREWELL_TURNS):
             await asyncio.sleep(0)  # the transports' own ends
 
-    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> tuple[Attempt, ...]:
+    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> tuple[str, ...]:
         async with self._room:
             self.running += 1
             try:

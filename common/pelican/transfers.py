@@ -14,7 +14,6 @@ import aiohttp
 
 from common.pelican.answers import (
     ORIGIN_ALGORITHMS,
-    Attempt,
     CorruptError,
     DeniedError,
     Hasher,
@@ -56,7 +55,7 @@ async def download(
     size_bytes: int,
     checksum: str = "",
     received: Callable[[int], None] = lambda num_bytes: None,
-) -> tuple[Attempt, ...]:
+) -> tuple[str, ...]:
     """Fetch ``path`` into ``part``, which may hold its beginning already; the caller renames it. Return the attempts.
 
     ``received`` is called with the size of every received piece. Raises NotFoundError, DeniedError, CorruptError if
@@ -82,7 +81,7 @@ class _Transfer:
     _received: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        self._attempts: list[Attempt] = []
+        self._attempts: list[str] = []
         self._kinds: set[str] = set()
         self._hasher: Hasher | None = None
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -97,7 +96,7 @@ class _Transfer:
     def close(self) -> None:
         os.close(self._fd)
 
-    async def run(self) -> tuple[Attempt, ...]:
+    async def run(self) -> tuple[str, ...]:
         fruitless = 0
         while fruitless < ROUNDS:
             sources = await self._sources(fresh=bool(self._attempts))
@@ -134,10 +133,10 @@ class _Transfer:
             what = told(error)
             self._kinds.add("")
         else:
-            self._attempts.append(Attempt(server, "ok"))
+            self._attempts.append(f"{server}: ok")
             return True
         self._federation.failed(server)
-        self._attempts.append(Attempt(server, what))
+        self._attempts.append(f"{server}: {what}")
         return False
 
     async def _deliver(self, server: str, sources: Sources) -> None:

@@ -24,8 +24,7 @@ from common.files.inputs import expand, local_file
 from common.files.layout import Compression, schema_of, to_table, writer_options
 from common.files.local import each_match
 from common.files.remotes import Remotes
-from common.files.rows import BadRowsError, RaggedRows
-from common.messages import Part
+from common.files.rows import RaggedRows
 from common.options import OutputPath, config_options
 from common.paths import user_path
 from common.plan import SourceFile
@@ -95,7 +94,7 @@ def convert_file(
     done = write_rows(
         out,
         workload.in_own_layout(),
-        _pieces(parts, workload),
+        rows_of(parts, workload),
         rows=footer.rows,
         rows_per_group=rows_per_group,
         compression=compression,
@@ -123,32 +122,21 @@ def write_rows(
     """Write ``out`` from ``rows`` rows at most, completely or not at all. ``notes`` are kept in its footer."""
     out.parent.mkdir(parents=True, exist_ok=True)
     schema = schema_of(workload)
-    total = Converted(rows, 0, 0, 0, 0, 0, bytes_in, 0)
+    events = empty = null_events = particles = all_dropped = 0
     with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part or part_of_one_writer(out)) as new:
         with pq.ParquetWriter(new, schema, **writer_options(schema, compression)) as writer:
             for group, num_null, dropped in _groups(pieces, rows_per_group, rows, on_rows):
                 counts = np.concatenate([piece.counts for piece in group])
                 if len(counts):
                     writer.write_table(to_table(group, workload), row_group_size=len(counts))
-                total = replace(
-                    total,
-                    events=total.events + len(counts),
-                    empty=total.empty + int((counts == 0).sum()),
-                    null_events=total.null_events + num_null,
-                    particles=total.particles + int(counts.sum()),
-                    dropped=total.dropped + dropped,
-                )
+                events += len(counts)
+                empty += int((counts == 0).sum())
+                null_events += num_null
+                particles += int(counts.sum())
+                all_dropped += dropped
             writer.add_key_value_metadata(notes or {})
         bytes_out = new.stat().st_size
-    return replace(total, bytes_out=bytes_out)
-
-
-def _pieces(parts: Sequence[Part], workload: EventSchema) -> Iterator[RaggedRows]:
-    """Yield the rows of the file in order, a part at a time. Raises BadInputError."""
-    try:
-        yield from rows_of(parts, workload)
-    except BadRowsError as error:
-        raise BadInputError(str(error)) from None
+    return Converted(rows, events, empty, null_events, particles, all_dropped, bytes_in, bytes_out)
 
 
 def _groups(

@@ -101,7 +101,8 @@ class NodeSession:
                 if self.place.node == 0:
                     return self._first(nodes)
                 if self.place.node < nodes:
-                    return self._other(nodes)
+                    attempt = self._meeting.join(nodes, lambda note: self._check(note, nodes))
+                    return self._until_the_end(load_config(self.run_dir, environment={}), attempt, nodes)[0]
                 return self._spare(nodes)
         except StopRequested:
             self._say("stopped before the start")
@@ -136,10 +137,6 @@ class NodeSession:
                 end = {"state": "ended", "exit_code": exit_code, "text": text}
                 self._meeting.tell(attempt, note.model_copy(update=end))
             return exit_code
-
-    def _other(self, nodes: int) -> int:
-        attempt = self._meeting.join(nodes, lambda note: self._check(note, nodes))
-        return self._until_the_end(load_config(self.run_dir, environment={}), attempt, nodes)[0]
 
     def _spare(self, nodes: int) -> int:
         """Wait as a node for which there are no shards, until the run ends or torchrun starts all again."""

@@ -217,7 +217,7 @@ def _snapshot(
     processes: list[ProcessSeen] | None = None,
     nodes: int = 0,
 ) -> RunSnapshot:
-    config, is_alive, usage = _config(run_dir), state[0] in ALIVE, shutil.disk_usage(run_dir)
+    config, is_alive, usage = _object(run_dir / CONFIG_FILE), state[0] in ALIVE, shutil.disk_usage(run_dir)
     stored = config.get("input")
     inputs = [text for text in stored if isinstance(text, str)] if isinstance(stored, list) else []
     budget_gib = _section(config, "fetcher").get("disk_budget_gib", 0)
@@ -340,10 +340,7 @@ def is_shared_folder(run_dir: Path) -> bool:
 
 def shared_folder_of(run_dir: Path) -> str:
     """Return the folder that the nodes of the run share, if the directory is one node's own; else an empty text."""
-    try:
-        shared = json.loads(_content(run_dir / NODE_FILE))["shared"]
-    except (OSError, ValueError, KeyError, TypeError, BadInputError):
-        return ""
+    shared = _object(run_dir / NODE_FILE).get("shared")
     return shared if isinstance(shared, str) else ""
 
 
@@ -358,7 +355,7 @@ def first_node(shared: Path) -> tuple[NodeNote, float] | None:
 
 def _training_of_nodes(shared: Path, state: State, now_s: float) -> TrainerStatus:
     """Return the progress by the shared folder: its summary, else no more than the step of the newest checkpoint."""
-    config, checkpoint = _config(shared), newest_seen(shared, now_s)
+    config, checkpoint = _object(shared / CONFIG_FILE), newest_seen(shared, now_s)
     max_steps, epochs = _section(config, "trainer").get("max_steps"), config.get("epochs")
     known = TrainerStatus(
         step=checkpoint.step if checkpoint is not None else 0,
@@ -432,14 +429,13 @@ def _processes(
     return seen
 
 
-def _config(run_dir: Path) -> dict[str, Any]:
-    """Return the stored configuration, of whatever version; empty if it is damaged."""
+def _object(path: Path) -> dict[str, Any]:
+    """Return a file's JSON, of whatever version; empty if it is damaged."""
     try:
-        with open_in_run(run_dir / CONFIG_FILE) as file:
-            config = json.load(file)
-    except (OSError, ValueError):
+        content = json.loads(_content(path))
+    except (OSError, ValueError, BadInputError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _section(config: Mapping[str, Any], name: str) -> dict[str, Any]:

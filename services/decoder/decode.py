@@ -201,7 +201,8 @@ class Decode:
 
         ``bad``: parts that are not to be read, with the reason.
         """
-        wanted = [part for part in unit.parts if part in bad or self._may_hold(part)]
+        where = self._where
+        wanted = [one for one in unit.parts if one in bad or where is None or where.may_hold(self.reader.bounds(one))]
         parts, pieces, left_out = self._read(wanted, beat, bad)
         counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
         is_outlier, is_empty, is_other, is_filtered, is_invalid = self._aside(pieces, counts)
@@ -249,9 +250,6 @@ class Decode:
         """Function of the user's. Raises BadInputError."""
         function: Callable[..., Any] = import_own(self.stream.transform, "stream.transform")
         return function
-
-    def _may_hold(self, part: Part) -> bool:
-        return self._where is None or self._where.may_hold(self.reader.bounds(part))
 
     def _laid_out(self, slot: npt.NDArray[np.uint8], offsets: Int64) -> tuple[Layout, UnitArrays]:
         """Layout and arrays of a slot for events with these offsets, which are cut into microbatches."""

@@ -140,7 +140,10 @@ def _take_leases(transport: PeerTransport, decode: Decode, stop: StopFlag) -> No
                 transport.send(failed)
                 if failed.machine:
                     logger.warning("unit %d is given back: %s", failed.k, failed.reason)
-                    _pause(transport, stop)
+                    until_s = time.monotonic() + _MACHINE_PAUSE_S
+                    while not stop and time.monotonic() < until_s:
+                        transport.send(m.Beat())
+                        time.sleep(_POLL_S)
     transport.send(m.Bye())
     logger.info("left the run after %d units", num_units)
 
@@ -156,13 +159,6 @@ def _failed(lease: m.Lease, error: Exception) -> m.Failed:
         # The cache directory was removed: the fetcher brings its files again.
         return m.Failed(k, lease.lease, shown(str(error)), gone=True)
     return m.Failed(k, lease.lease, shown(str(error)) or type(error).__name__, machine=True)
-
-
-def _pause(transport: PeerTransport, stop: StopFlag) -> None:
-    until_s = time.monotonic() + _MACHINE_PAUSE_S
-    while not stop and time.monotonic() < until_s:
-        transport.send(m.Beat())
-        time.sleep(_POLL_S)
 
 
 def _fill(transport: PeerTransport, lease: m.Lease, decode: Decode) -> None:

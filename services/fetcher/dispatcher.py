@@ -465,7 +465,11 @@ class Dispatcher:
                 return []
             slot = self.units.claim_slot(k, heads)
             if slot is not None:
-                return [self._lease(k, slot, peer)]
+                self._last_lease += 1
+                self.units.held[k] = HeldUnit(State.LEASED, slot, self._last_lease, peer)
+                self.decoders.by_name[peer].lease(self._last_lease, k)
+                lease = m.Lease(self._last_lease, slot, self.units.planned[k], self.failures.counts.get(k, 0))
+                return [Send(peer, lease)]
         return []
 
     def _to_lease(self, heads: Collection[int]) -> Iterator[int]:
@@ -478,13 +482,6 @@ class Dispatcher:
             if self.units.can_be_leased(k):
                 yield k
                 return
-
-    def _lease(self, k: int, slot: int, peer: str) -> Send:
-        self._last_lease += 1
-        self.units.held[k] = HeldUnit(State.LEASED, slot, self._last_lease, peer)
-        self.decoders.by_name[peer].lease(self._last_lease, k)
-        lease = m.Lease(self._last_lease, slot, self.units.planned[k], self.failures.counts.get(k, 0))
-        return Send(peer, lease)
 
     def _deliver(self, trainer: TrainerState) -> Send:
         assert trainer.peer is not None

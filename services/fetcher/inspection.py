@@ -25,7 +25,7 @@ from common.errors import BadInputError, MachineError, TransientError, machine_e
 from common.files.local import BadFileError
 from common.memory import limit_memory
 from common.messages import shortened
-from common.plan import Footer, RowGroup, SlotCapacity, Span, working_bytes
+from common.plan import Footer, SlotCapacity, footer_of, groups_of, working_bytes
 from common.process import PARENT_VARIABLE, CopyEnded, end_with_parent, python_command
 from workloads import registry
 
@@ -222,12 +222,10 @@ def _footer_of(answer: _Answer, path: Path) -> Footer:
         raise MachineError(answer.machine, answer.errno, str(path))
     if answer.footer is None:
         raise _Wrong("another answer")
-    groups = tuple(
-        RowGroup(rows, particles, tuple(Span(*span) for span in spans)) for rows, particles, spans in answer.footer
-    )
-    if any(group.spans and sum(span.rows for span in group.spans) != group.rows for group in groups):
+    footer = footer_of((rows, particles, *spans) for rows, particles, spans in answer.footer)
+    if any(group.spans and sum(span.rows for span in group.spans) != group.rows for group in footer.row_groups):
         raise _Wrong("spans that don't cover their row group")
-    return Footer(groups)
+    return footer
 
 
 # -------------------------------------------------------------- in the process
@@ -272,11 +270,7 @@ def main() -> None:
             return {"machine": shortened(f"{path}: {one_line(error)}"), "errno": machine_errno(error)}
         except Exception as error:  # noqa: BLE001  any error from the bytes of a file ends this file, not the run
             return {"bad": f"it can't be inspected: {error!r}"[:300]}
-        groups = [
-            (group.rows, group.particles, [(s.first_row, s.rows, s.particles, s.batch_rows) for s in group.spans])
-            for group in footer.row_groups
-        ]
-        return {"footer": groups}
+        return {"footer": [(rows, particles, spans) for rows, particles, *spans in groups_of(footer)]}
 
     print(json.dumps({"ready": True}), file=answers, flush=True)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]

@@ -9,33 +9,16 @@ import contextlib
 import sqlite3
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
 from common.errors import BadInputError
 from common.messages import Quarantined
-from common.plan import Footer, RowGroup, SourceFile, Span, files_digest
+from common.plan import Footer, SourceFile, files_digest, footer_of, groups_of
 from services.config.settings import InputRange, range_key
-
-
-def groups_of(footer: Footer) -> list[Sequence[Any]]:
-    """Return the numbers of each row group."""
-    return [
-        (g.rows, g.particles, *[(s.first_row, s.rows, s.particles, s.batch_rows) for s in g.spans])
-        if g.spans
-        else (g.rows, g.particles)  # nearly always, and three times as fast
-        for g in footer.row_groups
-    ]
-
-
-def footer_of(groups: Iterable[Sequence[Any]]) -> Footer:
-    """Return the footer of these numbers. Raises ValueError or TypeError if they are none."""
-    return Footer(tuple(RowGroup(rows, n, tuple(Span(*span) for span in spans)) for rows, n, *spans in groups))
-
 
 LEDGER_FILE = "ledger.sqlite"
 
@@ -112,7 +95,11 @@ class Ledger:
             path.chmod(0o600)
             self._db.execute("PRAGMA journal_mode = WAL")  # a commit for each file must not wait for the disk
             self._db.execute("PRAGMA synchronous = NORMAL")
-            self._check_version()
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version != _VERSION and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                raise BadInputError(
+                    f"{path}: written by another version of icestream; use --fresh, or another run directory"
+                )
             self._db.executescript(_SCHEMA)
             with self._db:
                 self._settings = self._id("settings", "hash", settings)
@@ -273,14 +260,6 @@ class Ledger:
         self._db.execute(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)", (value,))
         row = self._db.execute(f"SELECT id FROM {table} WHERE {column} = ?", (value,)).fetchone()
         return int(row[0])
-
-    def _check_version(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        is_new = not self._db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        if version != _VERSION and not is_new:
-            raise BadInputError(
-                f"{self._path}: written by another version of icestream; use --fresh, or another run directory"
-            )
 
 
 @contextlib.contextmanager

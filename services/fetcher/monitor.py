@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from common.errors import BadInputError
 from common.files.remotes import Remotes
+from common.run_words import STAGES
 from common.status import (
     STATUS_FOLDER,
     FetcherStatus,
@@ -178,9 +179,6 @@ class DecoderScaling:
 # -------------------------------------------------------------- the status
 
 
-_BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
-
-
 @dataclass(kw_only=True)
 class Monitor:
     """Monitor of the fetcher's parts, which changes none of them."""
@@ -218,7 +216,9 @@ class Monitor:
         dispatcher, units = self.dispatcher, self.dispatcher.units
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
         hops, batches_occupancy = self._hops.status(now_s)
-        wanted = self._decoders_wanted(now_s, stalls["no_credit"], hops["leases"].wait_get_share)
+        load = Load(dispatcher.decoders.num_staying, stalls["no_credit"], hops["leases"].wait_get_share)
+        flowing = load if dispatcher.trainers else None
+        wanted = 0 if self._scaling is None else self._scaling.update(now_s, flowing)  # 0: the user sets it
         worst = max(stalls, key=lambda reason: stalls[reason], default=None)
         return FetcherStatus(
             state=self._state(ended),
@@ -256,17 +256,10 @@ class Monitor:
             stalled_s=dict(dispatcher.stalled_s),
             stall_shares=stalls,
             last_hour=self._last_hour.update(now_s, dispatcher.stalled_s),
-            bottleneck=_BOTTLENECKS[worst] if worst is not None and stalls[worst] > 0.1 else "none",
+            bottleneck=STAGES[worst] if worst is not None and stalls[worst] > 0.1 else "none",
             hops=hops,
             batches_occupancy=batches_occupancy,
         )
-
-    def _decoders_wanted(self, now_s: float, no_credit: float, idle: float) -> int:
-        """Return the number of decoders wanted; 0 if the user sets it."""
-        if self._scaling is None:
-            return 0
-        num_staying = self.dispatcher.decoders.num_staying
-        return self._scaling.update(now_s, Load(num_staying, no_credit, idle) if self.dispatcher.trainers else None)
 
     def _state(self, ended: bool) -> Literal["listing", "waiting for a trainer", "streaming", "finished"]:
         if ended:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common import messages as m
 from common.errors import BadInputError
@@ -42,9 +41,6 @@ from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.monitor import Exporter, Monitor
 from services.fetcher.planner import FailureBudget, Planner
 from services.fetcher.shared_folder import PublishedInventory, SharedEpochs, SharedFolder
-
-if TYPE_CHECKING:
-    from common.pelican.client import ListingProgress
 
 logger = logging.getLogger(__name__)
 
@@ -359,9 +355,9 @@ class FetcherService:
         units, k = self._dispatcher.units.planned, self._dispatcher.places.furthest_k
         return units[k].block if k in units else self._planner.ahead.next_to_plan
 
-    def _note_listed(self, progress: ListingProgress) -> None:
+    def _note_listed(self, directories: int, files: int) -> None:
         """Store the progress of a listing; called in another thread."""
-        self._monitor.listed = f"{progress.directories} directories, {progress.files} files"
+        self._monitor.listed = f"{directories} directories, {files} files"
 
     # -------------------------------------------------------------- the end, and the status
 

@@ -20,10 +20,9 @@ from common.atomic_file import NO_LINKS, OWNER_ONLY, Publishing, part_of_one_wri
 from common.errors import BadInputError, TransientError
 from common.files.inputs import NothingFound
 from common.locks import locked, patience
-from common.plan import SourceFile, StagedFile, files_digest
+from common.plan import SourceFile, StagedFile, files_digest, footer_of, groups_of
 from common.summary import planned_name
 from services.config.settings import InputRange, range_key
-from services.fetcher.ledger import footer_of, groups_of
 
 _VERSION = 1
 """Version of the form of a list."""

@@ -329,7 +329,12 @@ class Supervisor:
         now_s = time.monotonic()
         for child in self._children.values():
             if now_s >= child.due_s:
-                self._restart(child)
+                self._start(child)
+                if child.name == TRAINER:
+                    # It continues from its checkpoint: processes that had nothing left to do are needed again.
+                    for other in self._children.values():
+                        if not other.alive and other.due_s == math.inf and not other.retired:
+                            self._start(other)
         if now_s >= self._group_ends_s:
             self._group_ends_s = math.inf
             for trainer in self._trainers:
@@ -354,14 +359,6 @@ class Supervisor:
         child.policy.started(time.monotonic())
         logger.info("%s started, process %d", child.name, child.pid)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
-
-    def _restart(self, child: Child) -> None:
-        self._start(child)
-        if child.name == TRAINER:
-            # It continues from its checkpoint: processes that had nothing left to do are needed again.
-            for other in self._children.values():
-                if not other.alive and other.due_s == math.inf and not other.retired:
-                    self._start(other)
 
     def _add_decoders(self, shard: int | None) -> None:
         """Start the decoders that a fetcher wants and that are neither running nor starting."""

@@ -5,7 +5,7 @@ Shape suffixes: E events, P particles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -67,24 +67,19 @@ class Microbatch:
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> Microbatch:
         """Copy on another device."""
-        return replace(
-            self,
-            offsets_E1=self.offsets_E1.to(device, non_blocking=non_blocking),
-            event_columns={
-                name: column.to(device, non_blocking=non_blocking) for name, column in self.event_columns.items()
-            },
-            particle_columns={
-                name: column.to(device, non_blocking=non_blocking) for name, column in self.particle_columns.items()
-            },
-        )
+        copy = self._with_columns(lambda column: column.to(device, non_blocking=non_blocking))
+        return replace(copy, offsets_E1=self.offsets_E1.to(device, non_blocking=non_blocking))
 
     def with_floats(self, dtype: torch.dtype) -> Microbatch:
         """Copy with all floats of another type."""
+        return self._with_columns(lambda column: column.to(dtype) if column.is_floating_point() else column)
 
-        def cast(columns: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: one.to(dtype) if one.is_floating_point() else one for name, one in columns.items()}
-
-        return replace(self, event_columns=cast(self.event_columns), particle_columns=cast(self.particle_columns))
+    def _with_columns(self, changed: Callable[[Tensor], Tensor]) -> Microbatch:
+        return replace(
+            self,
+            event_columns={name: changed(column) for name, column in self.event_columns.items()},
+            particle_columns={name: changed(column) for name, column in self.particle_columns.items()},
+        )
 
     def halves(self) -> tuple[Microbatch, ...]:
         """Two parts with about half of the particles each; the microbatch itself if it has one event."""

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from common.errors import BadInputError
 from common.memory import keep_freed_memory
-from workloads.base.native import layers
+from workloads.base.native.layers import LAYERS, library_for, pooled
 from workloads.base.segments import Segments
 
 logger = logging.getLogger(__name__)
@@ -94,11 +94,11 @@ def tune_cpu(device: torch.device) -> None:
         return
     keep_freed_memory()
     choose_matrix_products()
-    if not layers.use():
+    if not LAYERS.use():
         return
     error = error_of_a_layer()
     if not error <= MOST_ERROR:  # also of NaN
-        layers.use_torch()
+        LAYERS.used = None
         logger.warning("layers on the CPU: torch, since those in C++ have errors of %.0e", error)
     else:
         logger.info("layers on the CPU: C++")
@@ -117,7 +117,7 @@ def tuned_cpu(device: torch.device) -> Iterator[None]:
     global _inside, _before
     with _LOCK:
         if _inside == 0:
-            _before = torch.get_float32_matmul_precision(), layers.used() is not None
+            _before = torch.get_float32_matmul_precision(), LAYERS.used is not None
         _inside += 1
     try:
         with _LOCK:
@@ -130,7 +130,7 @@ def tuned_cpu(device: torch.device) -> Iterator[None]:
                 precision, was_used = _before
                 torch.set_float32_matmul_precision(precision)
                 if not was_used:
-                    layers.use_torch()
+                    LAYERS.used = None
 
 
 def choose_matrix_products(cpuinfo: Path = _CPUINFO) -> bool:
@@ -176,9 +176,9 @@ def error_of_a_layer() -> float:
     second, norm = (_numbers(64, 64), _numbers(64)), torch.nn.LayerNorm(64, dtype=torch.float32)
     segments = Segments.from_counts(torch.full((5,), 10), 50)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):  # whatever the caller has chosen
-        library = layers.library_for(rows, weights)
+        library = library_for(rows, weights)
         assert library is not None
-        found, _ = layers.pooled(library, rows, context, segments, (weights, norm), (*second, norm), 0.2)
+        found, _ = pooled(library, rows, context, segments, (weights, norm), (*second, norm), 0.2)
         hidden = F.leaky_relu(norm(F.linear(rows, weights) + context.repeat_interleave(10, 0)), 0.2)
         values = F.leaky_relu(norm(F.linear(hidden, *second)), 0.2).unflatten(0, (5, 10))
         expected = torch.cat([values.mean(1), values.amax(1)], 1)

@@ -156,3 +156,8 @@ def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
     ordered_P = bits_P ^ (bits_P >> 31 & 0x7FFFFFFF)
     ordered_P = ordered_P.masked_fill(key_P.isnan(), 0x7FFFFFFF)
     return ((segments.event_P << 32) + ordered_P).argsort(stable=True)
+
+
+def wide(values: Tensor) -> Tensor:
+    """Values in float32 at least: under autocast rows may be of bfloat16."""
+    return values if values.dtype == torch.float64 else values.float()

@@ -54,6 +54,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.errors import BadInputError
+from common.files.rows import offsets_of
 from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, sort_within_events, spread
 from workloads.direction.columns import CLASSICAL_FITS
@@ -168,14 +169,14 @@ def used_pulses(pulses: EventPulses) -> EventPulses:
     pulses = pulses._replace(clean_P=clean_P)
     clean = pulses.of(clean_P)
     kept_P = clean_P.clone()
-    kept_P[clean_P] = _first_of_events(clean.time_P, clean.segments)
+    kept_P[clean_P] = first_of_events(clean.time_P, clean.segments, MOST_PULSES)
     distance_P = torch.where(kept_P, -1.0, torch.inf)
     free_E = segment_sum(kept_P.to(torch.float32), segments) < MOST_PULSES
     others = (~clean_P & free_E[segments.event_P]).nonzero().squeeze(1)
     distance_P[others] = nearest_distances(pulses.position_P3, pulses.time_P, others, kept_P, segments)
     near_P = distance_P < FARTHEST
     near = pulses.of(near_P)
-    near_P[near_P.clone()] = _first_of_events(distance_P[near_P], near.segments)
+    near_P[near_P.clone()] = first_of_events(distance_P[near_P], near.segments, MOST_PULSES)
     return pulses.of(near_P)
 
 
@@ -195,12 +196,11 @@ def padded_batches(pulses: EventPulses) -> Iterator[PaddedPulses]:
                 yield PaddedPulses(event_B, position_B3L, pulses.time_P[pulse_BL] * present, charge_BL, present)
 
 
-def _first_of_events(key_P: Tensor, segments: Segments) -> Tensor:
-    """True for the MOST_PULSES pulses of each event with the smallest keys; the first ones of equals. -> (P,) bool."""
-    kept_P = torch.empty_like(key_P, dtype=torch.bool)
-    rank_P = torch.arange(len(key_P)) - segments.starts_E[segments.event_P]
-    kept_P[sort_within_events(key_P, segments)] = rank_P < MOST_PULSES
-    return kept_P
+def first_of_events(key_P: Tensor, segments: Segments, most: int) -> Tensor:
+    """True for the ``most`` particles of each event with the smallest keys; the first ones of equals. -> (P,) bool."""
+    rank_P = segments.particles_P - segments.starts_E[segments.event_P]
+    is_first_P = torch.empty_like(key_P, dtype=torch.bool)
+    return is_first_P.scatter_(0, sort_within_events(key_P, segments), rank_P < most)
 
 
 def nearest_distances(position_P3: Tensor, time_P: Tensor, of_A: Tensor, to_P: Tensor, segments: Segments) -> Tensor:
@@ -215,26 +215,11 @@ def nearest_distances(position_P3: Tensor, time_P: Tensor, of_A: Tensor, to_P: T
     event_A = segments.event_P[of_A]
     counts_A, starts_A = counts_E[event_A], (counts_E.cumsum(0) - counts_E)[event_A]
     of, to = ([column_P[some] for column_P in columns] for some in (of_A, to_C))
-    found = [
-        _nearest([column_A[some] for column_A in of], to, counts_A[some], starts_A[some], num)
-        for some, num in _blocks(counts_A)
-    ]
+    pairs, found = offsets_of(counts_A.cpu().numpy()), [torch.zeros(0, device=time_P.device)]
+    for first, end in runs_of_events(pairs, _PAIRS_AT_ONCE):
+        some, num = slice(first, end), int(pairs[end] - pairs[first])
+        found.append(_nearest([column_A[some] for column_A in of], to, counts_A[some], starts_A[some], num))
     return torch.cat(found)
-
-
-def _blocks(counts_A: Tensor) -> Iterator[tuple[slice, int]]:
-    """Consecutive pulses with at most _PAIRS_AT_ONCE pairs (or one pulse), and their number of pairs."""
-    ends = counts_A.cumsum(0)
-    num = int(ends[-1]) if len(ends) else 0
-    if num <= _PAIRS_AT_ONCE:
-        yield slice(None), num
-        return
-    first = done = 0
-    while first < len(ends):
-        last = max(int(torch.searchsorted(ends, done + _PAIRS_AT_ONCE, right=True)), first + 1)
-        end = int(ends[last - 1])
-        yield slice(first, last), end - done
-        first, done = last, end
 
 
 def _nearest(of: list[Tensor], to: list[Tensor], counts_A: Tensor, starts_A: Tensor, num_pairs: int) -> Tensor:
@@ -313,16 +298,6 @@ _CELLS = 600
 _LN_SHAPE_MIN, _LN_SHAPE_SPAN = math.log(_SHAPE_MIN * SCATTERING_M), math.log(_SHAPE_MAX / _SHAPE_MIN)
 
 
-class LnDensity(NamedTuple):
-    """ln density of residuals, with derivatives."""
-
-    value: Tensor
-    """ln (1/ns)."""
-    by_ln_distance: Tensor
-    by_residual: Tensor
-    """1/ns."""
-
-
 @lru_cache(maxsize=16)
 def ln_density_table(jitter_ns: float) -> Tensor:
     """Table of the ln density and its derivatives by ln distance and residual, on the grid of ln_density().
@@ -368,14 +343,16 @@ def convolved_density(shape: float, residual_R: npt.NDArray[np.float64], jitter_
     return density_R
 
 
-def ln_density(table: Tensor, distance: Tensor, residual: Tensor) -> LnDensity:
-    """ln density of ``residual`` ns of light that travelled ``distance`` m > 0, by interpolation. (N), (N) -> (N)."""
+def ln_density(table: Tensor, distance: Tensor, residual: Tensor) -> Tensor:
+    """ln density of ``residual`` ns of light that travelled ``distance`` m > 0, by interpolation, and its derivatives.
+
+    (N), (N) -> (3, N): ln (1/ns), the same by ln distance, and by residual in 1/ns.
+    """
     row = (torch.log(distance) - _LN_SHAPE_MIN) * (2 / _LN_SHAPE_SPAN) - 1
     low, high = _warped_scalar(_RESIDUAL_MIN_NS), _warped_scalar(_RESIDUAL_MAX_NS)
     column = residual * (residual.abs() + _SOFTENING_NS).rsqrt() * (2 / (high - low)) - (high + low) / (high - low)
     place_1N2 = torch.stack([column, row], -1).view(1, -1, 1, 2)
-    found_3N = F.grid_sample(table, place_1N2, padding_mode="border", align_corners=True).view(3, *distance.shape)
-    return LnDensity(*found_3N)
+    return F.grid_sample(table, place_1N2, padding_mode="border", align_corners=True).view(3, *distance.shape)
 
 
 def _warped_scalar(residual_ns: float) -> float:
@@ -581,40 +558,29 @@ def classical_fits(
     result: that of _CHUNK_PULSES pulses, or of the largest event. Raises BadInputError for a sensor that the geometry
     lacks.
     """
-    found = []
-    for first, end in runs_of_events(offsets_E1, _CHUNK_PULSES):
-        pulses = event_pulses(sensor_P, time_P, charge_P, auxiliary_P, offsets_E1[first : end + 1], geometry)
-        found.append((fit or fits_of)(pulses).numpy())
-    return np.concatenate(found) if found else np.zeros((0, len(CLASSICAL_FITS)), np.float32)
-
-
-def event_pulses(
-    sensor_P: npt.NDArray[np.int16],
-    time_P: npt.NDArray[np.float32],
-    charge_P: npt.NDArray[np.float32],
-    auxiliary_P: npt.NDArray[np.bool_],
-    offsets_E1: npt.NDArray[np.int64],
-    geometry: Geometry,
-) -> EventPulses:
-    """Pulses of the events offsets[0] to offsets[-1], at their sensors' places and relative to the reference times."""
-    own = slice(int(offsets_E1[0]), int(offsets_E1[-1]))
-    sensor_P, offsets = sensor_P[own], torch.from_numpy(offsets_E1 - offsets_E1[0])
-    if len(sensor_P) and (sensor_P.min() < 0 or sensor_P.max() >= len(geometry)):
-        wrong = sensor_P.max() if sensor_P.min() >= 0 else sensor_P.min()
+    used_P = sensor_P[offsets_E1[0] : offsets_E1[-1]]
+    if len(used_P) and (used_P.min() < 0 or used_P.max() >= len(geometry)):
+        wrong = used_P.max() if used_P.min() >= 0 else used_P.min()
         raise BadInputError(
             f"a pulse of sensor {wrong}, but the geometry has the sensors 0 to {len(geometry) - 1}: "
             "is it of another detector?"
         )
-    time, clean = torch.from_numpy(time_P[own].copy()), torch.from_numpy(~auxiliary_P[own])
-    segments = Segments.from_offsets(offsets, len(sensor_P))
-    reference_E = reference_times(time, clean, offsets)
-    return EventPulses(
-        torch.from_numpy(geometry.position_S3[sensor_P]),
-        time - reference_E[segments.event_P],
-        torch.from_numpy(charge_P[own].copy()),
-        clean,
-        segments,
-    )
+    found = []
+    for first, end in runs_of_events(offsets_E1, _CHUNK_PULSES):
+        own = slice(int(offsets_E1[first]), int(offsets_E1[end]))
+        offsets = torch.from_numpy(offsets_E1[first : end + 1] - own.start)
+        time, clean = torch.from_numpy(time_P[own].copy()), torch.from_numpy(~auxiliary_P[own])
+        segments = Segments.from_offsets(offsets, len(time))
+        reference_E = reference_times(time, clean, offsets)
+        pulses = EventPulses(
+            torch.from_numpy(geometry.position_S3[sensor_P[own]]),
+            time - reference_E[segments.event_P],
+            torch.from_numpy(charge_P[own].copy()),
+            clean,
+            segments,
+        )
+        found.append((fit or fits_of)(pulses).numpy())
+    return np.concatenate(found) if found else np.zeros((0, len(CLASSICAL_FITS)), np.float32)
 
 
 def fits_of(pulses: EventPulses) -> Tensor:

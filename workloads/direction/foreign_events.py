@@ -137,11 +137,6 @@ class TruthNames:
     of_travel: bool
     """True if the angles are those of the neutrino's momentum; else they point to its source."""
 
-    def kinds_among(self, columns: Collection[str]) -> dict[str, str]:
-        """Return those to read, of a table with these columns, and the kinds of their types."""
-        optional = [name for name in (self.energy, self.particle, self.interaction) if name in columns]
-        return dict.fromkeys((self.azimuth, self.zenith), "numbers") | dict.fromkeys(optional, "numbers, if known")
-
 
 TRUTHS = (
     # I3TruthExtractor: IceCube's angles point to the source.
@@ -260,10 +255,6 @@ class FlatEvents:
         """See ForeignFiles."""
         return " with ".join(dict.fromkeys((self.pulses.version(), self.truth.version())))
 
-    def positions(self) -> Iterator[tuple[Float32, Name]]:
-        """See positions_in()."""
-        return positions_in(self.pulses, self.names.sensor)
-
     def windows(self) -> Iterator[ForeignEvents]:
         """Events with pulses, in the order of the pulses. Raises BadInputError."""
         events = _EventTable(self.truth, self.event)
@@ -317,7 +308,11 @@ class _EventTable:
         """Read the table. Raises BadInputError."""
         self._where, self._event = truth.where, event
         names = truth_names(truth.columns.names)
-        kinds = {event: "integers"} | (names.kinds_among(truth.columns.names) if names else {})
+        kinds = {event: "integers"}
+        if names is not None:
+            optional = [one for one in (names.energy, names.particle, names.interaction) if one in truth.columns.names]
+            kinds |= dict.fromkeys((names.azimuth, names.zenith), "numbers")
+            kinds |= dict.fromkeys(optional, "numbers, if known")
         has_ranges = set(_RANGE) <= set(truth.columns.names)
         kinds |= dict.fromkeys(_RANGE if has_ranges else (), "integers")
         batches: list[pa.RecordBatch] = []

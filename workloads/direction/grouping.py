@@ -78,19 +78,16 @@ def order_by_sensor_and_time(counts_E: Int64, sensor_P: npt.NDArray[Any], time_P
         key_P.sort()
         return key_P & mask
     # Places in the order of time; then the same with the rank in time in the place of the place.
-    by_time_P: Int64 = (_sortable(time_P) << bits) | place_P
+    # Integers in the order of the floats: IEEE 754 orders by magnitude, which is inverted for negative ones.
+    raw_P = (time_P + np.float32(0)).view(np.int32)  # -0 becomes 0
+    sortable_P = np.where(raw_P < 0, raw_P ^ np.int32(0x7FFFFFFF), raw_P).astype(np.int64)
+    by_time_P: Int64 = (sortable_P << bits) | place_P
     by_time_P.sort()
     by_time_P &= mask
     key_P = (sensor_P[by_time_P] << bits) | place_P
     key_P.sort()
     order_P: Int64 = by_time_P[key_P & mask]
     return order_P
-
-
-def _sortable(values: Float32) -> Int64:
-    """Integers in the order of the floats: IEEE 754 orders by magnitude, which is inverted for negative ones."""
-    raw = (values + np.float32(0)).view(np.int32)  # -0 becomes 0
-    return np.where(raw < 0, raw ^ np.int32(0x7FFFFFFF), raw).astype(np.int64)
 
 
 def _mark_opening(arrays: UnitArrays, opens_P: Bool) -> bool:

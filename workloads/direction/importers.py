@@ -493,7 +493,7 @@ def _geometry(sources: Mapping[ForeignFile, FlatEvents], tables: Sequence[Path])
 def _all_positions(sources: Mapping[ForeignFile, FlatEvents]) -> Iterator[tuple[Float32, Name]]:
     with SlowProgress("looking for the sensors: files", len(sources)) as progress:
         for source in sources.values():
-            yield from source.positions()
+            yield from positions_in(source.pulses, source.names.sensor)
             progress.advance(1)
 
 

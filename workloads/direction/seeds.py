@@ -23,11 +23,12 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import plan_file
 from common.files.layout import schema_of, writer_options
-from common.files.parquet.footer import DamagedFooter, footer_digest
+from common.files.parquet.footer import footer_digest
 from common.slow_progress import SlowProgress
 from workloads.base.dataset import Written, in_processes
 from workloads.direction.columns import DIRECTION
 from workloads.direction.fits import classical_fits
+from workloads.direction.foreign_tables import named_errors
 from workloads.direction.geometry import (
     GEOMETRY_FILE,
     Geometry,
@@ -55,11 +56,10 @@ def check_file(path: Path) -> int:
     """Events of a file in the converted layout. Raises BadInputError that names the file, if it is none."""
     try:
         footer, _ = plan_file(path, _STORED, StreamConfig(shuffle=False))  # checks the sizes that the file claims
-        found = pq.read_schema(path)
     except BadInputError as error:
         raise BadInputError(f"{path}: {error}") from None
-    except (OSError, pa.ArrowException) as error:
-        raise BadInputError(f"{path}: can't be read as Parquet ({error})") from None
+    with named_errors(path):
+        found = pq.read_schema(path)
     for field in schema_of(_STORED):
         if field.name not in found.names or not found.field(field.name).equals(field):
             raise BadInputError(
@@ -99,10 +99,8 @@ def write_fits(job: FitsJob) -> Written:
 
 def _stamp(job: FitsJob) -> bytes:
     """Note for what the fits are made from: the source and the positions of the sensors. Raises BadInputError."""
-    try:
+    with named_errors(job.source):
         digest = footer_digest(job.source)
-    except (DamagedFooter, OSError) as error:
-        raise BadInputError(f"{job.source}: can't be read as Parquet ({error})") from None
     sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
     return f"{digest} with sensors {sensors}".encode()
 

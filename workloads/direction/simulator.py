@@ -61,6 +61,7 @@ from workloads.direction.geometry import (
     Geometry,
     write_geometry,
 )
+from workloads.direction.grouping import unit_vectors
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -110,8 +111,7 @@ class Truth:
     @property
     def travel_E3(self) -> Float64:
         """Unit vectors of the direction of travel: away from the source."""
-        sine_E = np.sin(self.zenith_E)
-        return -np.stack([np.cos(self.azimuth_E) * sine_E, np.sin(self.azimuth_E) * sine_E, np.cos(self.zenith_E)], 1)
+        return -unit_vectors(np.stack([self.azimuth_E, self.zenith_E], 1))
 
     def take(self, events: Bool | Int64) -> Truth:
         """Some of the events."""

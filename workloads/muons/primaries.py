@@ -24,7 +24,7 @@ from common.files.local import file_kind
 from common.files.parquet.columns import is_list, list_lengths, matrix, null_mask
 from common.files.parquet.footer import fields_problem
 from common.files.remotes import Remotes
-from common.files.rows import BadList, BadNumber, BadRowsError, RaggedRows, checked
+from common.files.rows import BadList, BadNumber, RaggedRows, checked
 from common.schema import EventSchema, SourceColumn
 from common.text import shown
 from workloads.base.interface import FileSettings
@@ -145,8 +145,6 @@ def _told_of(name: str) -> Iterator[None]:
     """Context that puts the name of the file in front of error messages."""
     try:
         yield
-    except BadRowsError as error:
-        raise BadInputError(str(error)) from None  # it names the file
     except (BadInputError, BadList) as error:
         raise BadInputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:

@@ -453,7 +453,8 @@ def read_parquet_footer(path: Path, workload: EventSchema, stream: StreamConfig,
         footer = parse_footer(path)
         # A buffer: else Arrow reads a column of a row group at once.
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
-            known = with_made_ids(workload)
+            # The schema that also reads files without columns of ids.
+            known = replace(workload, source=workload.source.model_copy(update={"ids": "rows"}))
             problem = schema_problem(file.schema_arrow, known)
             if problem:
                 raise BadFileError(problem + columns_hint(file.schema_arrow, workload), footer.rows)
@@ -589,17 +590,12 @@ def _is_struct(schema: pa.Schema, source: SourceColumn) -> bool:
     return bool(pa.types.is_struct(kind.value_type if is_list(kind) else kind))
 
 
-def with_made_ids(workload: EventSchema) -> EventSchema:
-    """Schema that also reads files without columns of ids."""
-    return replace(workload, source=workload.source.model_copy(update={"ids": "rows"}))
-
-
 def layout_problem(
     file: pq.ParquetFile, footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]
 ) -> str | None:
     """Problem of a file that is readable with other settings, with these; None: it has none.
 
-    ``names``: those of read_names() for with_made_ids(workload). Rows are read only of files that look so.
+    ``names``: those of read_names(), where ids may be made of rows. Rows are read only of files that look so.
     """
     schema, first = file.schema_arrow, next((group for group in footer.row_groups if group.rows), None)
     missing = [

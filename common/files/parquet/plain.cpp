@@ -11,6 +11,7 @@
 namespace {
 
 constexpr long kUnusual = -1;
+constexpr int64_t kNoChecksum = INT64_MIN;
 
 struct Bytes {
   const uint8_t* at;
@@ -56,6 +57,19 @@ bool next_field(Bytes& bytes, int& number, int& kind) {
   if (kind == 0) return head == 0;
   number += head >> 4;
   return (head >> 4) != 0;
+}
+
+// Fields 1 to 4 of a struct, 32-bit numbers, and field 5, which `read_inner` reads.
+template <typename Inner>
+bool read_struct(Bytes& bytes, int64_t* found, Inner read_inner) {
+  int number = 0, kind = 0;
+  while (next_field(bytes, number, kind)) {
+    if (kind == 0) return true;
+    const bool is_read = number <= 4 ? kind == kI32 && signed32(bytes, found[number])
+                                     : number == 5 && kind == kStruct && read_inner();
+    if (!is_read) return false;
+  }
+  return false;
 }
 
 // Statistics: numbers and bytes, and no struct in them.
@@ -207,36 +221,15 @@ void scatter(const uint8_t* from, long num, uint8_t* to, long stride) {
 // checksum, the checksum, number of values. Only pages of the first version with PLAIN numbers and RLE levels.
 extern "C" long parse_page_header(const uint8_t* raw, long size, int64_t* found) {
   Bytes bytes{raw, raw + size};
-  int64_t page[5] = {-1, -1, -1, 0, 0};  // by field: -, type, uncompressed, compressed, checksum
+  int64_t page[5] = {-1, -1, -1, 0, kNoChecksum};  // by field: -, type, uncompressed, compressed, checksum
   int64_t data[5] = {-1, -1, -1, -1, -1};  // by field: -, values, encoding, definition's, repetition's
-  bool has_checksum = false;
-  int number = 0, kind = 0;
-  while (true) {
-    if (!next_field(bytes, number, kind)) return kUnusual;
-    if (kind == 0) break;
-    if (number <= 4 && kind == kI32) {
-      if (!signed32(bytes, page[number])) return kUnusual;
-      has_checksum = has_checksum || number == 4;
-    } else if (number == 5 && kind == kStruct) {
-      int inner = 0;
-      while (true) {
-        if (!next_field(bytes, inner, kind)) return kUnusual;
-        if (kind == 0) break;
-        if (inner <= 4 && kind == kI32) {
-          if (!signed32(bytes, data[inner])) return kUnusual;
-        } else if (inner != 5 || kind != kStruct || !skip_struct(bytes)) {
-          return kUnusual;
-        }
-      }
-    } else {
-      return kUnusual;
-    }
-  }
+  const auto read_data = [&] { return read_struct(bytes, data, [&] { return skip_struct(bytes); }); };
+  if (!read_struct(bytes, page, read_data)) return kUnusual;
   const bool is_plain = page[1] == 0 && data[2] == 0 && data[3] == 3 && data[4] == 3;
   if (!is_plain || page[2] < 0 || page[3] < 0 || data[1] < 0) return kUnusual;
   found[0] = page[2];
   found[1] = page[3];
-  found[2] = has_checksum;
+  found[2] = page[4] != kNoChecksum;
   found[3] = page[4] & UINT32_MAX;
   found[4] = data[1];
   return bytes.at - raw;

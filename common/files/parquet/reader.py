@@ -137,12 +137,6 @@ class MissingIds:
         return ids
 
 
-def rows_in_file(parts: Sequence[Part], first: int, end: int) -> Int64:
-    """Numbers in the file of rows ``first`` to ``end`` of the parts together. (end - first,)."""
-    numbers = [np.arange(part.file_row + part.first_row, part.file_row + part.first_row + part.rows) for part in parts]
-    return np.concatenate(numbers)[first:end]
-
-
 class _BadEvents(Exception):
     """Error for events that don't fit the columns."""
 
@@ -449,7 +443,9 @@ class ParquetReader:
             for batch in batches:
                 num_rows += batch.num_rows
                 if opened.ids is not None:
-                    batch = opened.ids.added_to(batch, rows_in_file(parts, num_rows - batch.num_rows, num_rows))
+                    firsts = [(part.file_row + part.first_row, part.rows) for part in parts]
+                    file_rows = np.concatenate([np.arange(first, first + rows) for first, rows in firsts])
+                    batch = opened.ids.added_to(batch, file_rows[num_rows - batch.num_rows : num_rows])
                 yield batch
         except (pa.ArrowException, BadInputError, *LIBRARY_ERRORS) as error:
             self._close(path)

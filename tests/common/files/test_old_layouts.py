@@ -17,7 +17,6 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import plan_file, rows_of
 from common.files.parquet.footer import footer_digest
-from common.files.rows import BadRowsError
 from common.schema import EventSchema
 from icestream.commands.convert import convert_file
 from services.config.root import load_config
@@ -145,7 +144,7 @@ def test_an_id_in_a_list_that_is_no_whole_number_is_named(tmp_path: Path) -> Non
     primaries[4][1] = 0.5
     bad = table.set_column(0, "primary", pa.array(primaries, pa.list_(pa.float32())))
     pq.write_table(bad, path, row_group_size=3)
-    with pytest.raises(BadRowsError, match=r"'primary_minor_id', row 4 of the file: minor is 0.5; expected a whole"):
+    with pytest.raises(BadInputError, match=r"'primary_minor_id', row 4 of the file: minor is 0.5; expected a whole"):
         arrays(path, schema)
 
 
@@ -173,5 +172,5 @@ def test_one_damaged_list_is_no_layout_of_its_own(tmp_path: Path) -> None:
     pq.write_table(make_table(events), path, row_group_size=3)
     footer, _ = plan_file(path, MUONS, StreamConfig())
     assert footer.rows == len(events)
-    with pytest.raises(BadRowsError, match="a list has 2 numbers; expected 4"):
+    with pytest.raises(BadInputError, match="a list has 2 numbers; expected 4"):
         arrays(path, MUONS)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, assert_rows, make_event, make_events, make_table, write_events
 
+from common.errors import BadInputError
 from common.files.by_content import rows_of
 from common.files.parquet import reader as parquet
 from common.files.parquet.reader import ParquetReader
@@ -124,7 +125,7 @@ def test_one_bad_event_is_invalid_and_all_others_are_read(
     assert_rows([rows], [*GOOD[first_row:BROKEN_ROW], empty, *GOOD[BROKEN_ROW + 1 :]])
     assert rows.invalid_events is not None
     assert str(rows.invalid_events.to_pylist()) == str(table.slice(BROKEN_ROW, 1).to_pylist())  # NaN is not NaN
-    with pytest.raises(BadRowsError) as error:
+    with pytest.raises(BadInputError) as error:
         list(rows_of([part], MUONS))
     assert str(error.value).startswith(f"{path}: column '{column}', row {BROKEN_ROW} of the file: {told}")
 

@@ -19,7 +19,7 @@ from yarl import URL
 from common.errors import BadInputError, TransientError
 from common.files import remotes
 from common.files.inputs import _expand_remote
-from common.files.remotes import WrongSizeError, cache_path, fetch, is_internal, refusal
+from common.files.remotes import WrongSizeError, fetch, is_internal, name_of, refusal
 from common.plan import SourceFile
 
 BODY = bytes(range(256)) * 5000  # more than one chunk
@@ -208,11 +208,10 @@ def test_a_full_disk_is_no_fault_of_the_remote_side(
     ],
 )
 def test_no_remote_name_leaves_the_cache_directory(tmp_path: Path, url: str) -> None:
-    path = cache_path(tmp_path, SourceFile(url, 1))
-    assert path.resolve().parent.parent == tmp_path.resolve()
+    path = tmp_path / name_of(SourceFile(url, 1))
+    assert path.resolve().parent == tmp_path.resolve()
     assert not path.name.startswith(".")
     assert len(path.name) < 250
-    path.parent.mkdir()
     path.touch()
 
 

@@ -79,10 +79,10 @@ def test_one_caches_odd_answer_costs_one_attempt(
     (tmp_path / "a").write_bytes(CONTENT[:have_bytes])
     federation.caches[0].fault("raw", raw=raw)
     attempts = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-    assert attempts[-1].what == "ok"
+    assert attempts[-1].endswith(": ok")
     assert len(attempts) == 2 or not have_bytes
     assert (tmp_path / "a").read_bytes() == CONTENT
-    assert all(attempt.what.isprintable() for attempt in attempts)
+    assert all(attempt.isprintable() for attempt in attempts)
 
 
 NUMBERS = ["0", "1", "500", "1000", "1001", "²", "-1", "", "٣", "0x10", "1e3", "9" * 30, "9" * 5000, str(1 << 63), " 7"]
@@ -126,7 +126,7 @@ def test_wrong_bytes_of_one_cache_make_no_file_bad_that_another_cache_has(
     part.write_bytes(bytes(have))  # an earlier try left wrong bytes, too
     federation.caches[0].fault("raw", raw=WRONG[wrong])
     attempts = thread.download(federation.url("/public/h/a.bin"), part, 1000, CHECKSUM)
-    assert [attempt.what == "ok" for attempt in attempts] == [False, True]
+    assert [attempt.endswith(": ok") for attempt in attempts] == [False, True]
     assert part.read_bytes() == CONTENT
 
 
@@ -195,4 +195,4 @@ def test_an_origins_nonsense_for_a_checksum_makes_no_file_bad(
     raw = answer("200 OK", f"Digest: {digest[:4000]}", "Content-Length: 1000")
     federation.origin.fault("raw", raw=raw, methods=("HEAD",))
     attempts = connect(ORIGIN).download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000)
-    assert [attempt.what for attempt in attempts] == ["ok"]
+    assert [attempt.endswith(": ok") for attempt in attempts] == [True]

@@ -34,7 +34,7 @@ from workloads.base.checkpoint import FORMAT
 from workloads.base.context import StepContext
 from workloads.base.device import mkl_is_held_back
 from workloads.base.module_training import NO_MODEL_TRAINING
-from workloads.base.native import layers
+from workloads.base.native.layers import LAYERS
 from workloads.muons.columns import MUONS
 from workloads.muons.models.wgan import WganTask
 
@@ -372,7 +372,7 @@ def test_a_deterministic_run_on_a_cpu_computes_in_the_same_way_as_any_other() ->
         for deterministic in (False, True):
             set_up_torch(Config.model_validate({"trainer": {"deterministic": deterministic}}), torch.device("cpu"))
             assert torch.are_deterministic_algorithms_enabled() == deterministic
-            chosen.append((torch.get_float32_matmul_precision(), layers.used() is not None))
+            chosen.append((torch.get_float32_matmul_precision(), LAYERS.used is not None))
             torch.set_float32_matmul_precision("highest")
     finally:
         torch.use_deterministic_algorithms(False)

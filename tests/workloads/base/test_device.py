@@ -29,7 +29,7 @@ from workloads.base.device import (
     tune_cpu,
     tuned_cpu,
 )
-from workloads.base.native import layers
+from workloads.base.native.layers import LAYERS
 
 
 def test_parts_have_what_is_configured_or_suits_the_device_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_an_error_of_bfloat16_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpus_process_computes_no_layers_in_cpp() -> None:
     tune_cpu(torch.device("cuda"))
-    assert layers.used() is None
+    assert LAYERS.used is None
     assert torch.get_float32_matmul_precision() == "highest"
 
 
@@ -148,13 +148,13 @@ def test_layers_in_cpp_are_used_if_they_are_right(
     made = compiled()
     monkeypatch.setattr(native, "built", lambda _: made)
     tune_cpu(CPU)
-    assert layers.used() is made
+    assert LAYERS.used is made
     assert caplog.messages[-1] == "layers on the CPU: C++"
     assert error_of_a_layer.__wrapped__() < MOST_ERROR
 
     monkeypatch.setattr(cpu_tuning, "error_of_a_layer", lambda: 1e-3)
     tune_cpu(CPU)
-    assert layers.used() is None
+    assert LAYERS.used is None
     assert caplog.messages[-1] == "layers on the CPU: torch, since those in C++ have errors of 1e-03"
 
 

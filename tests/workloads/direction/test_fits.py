@@ -194,7 +194,7 @@ def test_the_density_is_the_convolution_that_scipy_integrates(shape: float, resi
 def test_the_table_gives_the_density_with_noise_between_its_points() -> None:
     distance = torch.tensor([2.0, 20.0, 77.0, 300.0])
     residual = torch.tensor([-3.0, 2.5, 61.0, 350.0])
-    found = ln_density(ln_density_table(6.0), distance, residual).value
+    found = ln_density(ln_density_table(6.0), distance, residual)[0]
     density = [
         convolved_density(d / SCATTERING_M, np.array([t]), 6.0)[0]
         for d, t in zip(distance.tolist(), residual.tolist(), strict=True)

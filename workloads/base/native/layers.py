@@ -35,28 +35,13 @@ LAYERS = NativeLibrary(
 )
 
 
-def used() -> ctypes.CDLL | None:
-    """Library that computes the layers on the CPU, None: torch does."""
-    return LAYERS.used
-
-
-def use() -> bool:
-    """Let the library compute the layers on the CPU from now on; True if it does. Builds it on first use: 3 s."""
-    return LAYERS.use()
-
-
-def use_torch() -> None:
-    """Let torch compute the layers, as before `use`."""
-    LAYERS.used = None
-
-
 _WIDTH = 32
 """Outputs of a layer are a multiple of this."""
 
 
 def library_for(input_RA: Tensor, weight_DA: Tensor) -> ctypes.CDLL | None:
     """Library that computes a layer of these tensors, None if torch has to: on a GPU, say, or under autocast."""
-    library = used()
+    library = LAYERS.used
     if library is None or not (input_RA.is_cpu and input_RA.dtype == weight_DA.dtype == torch.float32):
         return None
     if weight_DA.shape[0] % _WIDTH or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():

@@ -37,24 +37,19 @@ static inline float total(vec value) { return total_of<VL>((const float *)&value
 static inline vec leaky(vec value, vec sign, float leak) { return sign > 0 ? value : value * leak; }
 static inline long least(long a, long b) { return a < b ? a : b; }
 
-// Initial values of a product's sums: 0, what the result has, or a bias: row i gets that of index[i], or all the same.
+// Initial values of a product's sums: 0, what the result has, or a bias: row i gets row index[i] of it, or all the same.
 enum Start { ZERO, RESULT, BIAS };
-struct Bias {
-  const float *values = nullptr;
-  const long *index = nullptr;
-  long width = 0;
-};
 
 // Block C (M x PANEL) = A (M x K) B (K x PANEL), from its start. Element (i, k) of A: a[i * row + k * column].
 template <int M, Start start>
 static inline void block(const float *a, long row, long column, const float *b, long b_row, long K, float *c, long c_row,
-                         const float *bias, const long *index, long width) {
+                         const float *bias, const long *index) {
   vec sum[M][2];
   for (int i = 0; i < M; i++)
     for (int j = 0; j < 2; j++) {
       if constexpr (start == ZERO) sum[i][j] = all(0);
       else if constexpr (start == RESULT) sum[i][j] = load(c + i * c_row + j * VL);
-      else sum[i][j] = load(bias + (index ? index[i] * width : 0) + j * VL);
+      else sum[i][j] = load(bias + (index ? index[i] * c_row : 0) + j * VL);
     }
   for (long k = 0; k < K; k++) {
     vec left = load(b + k * b_row), right = load(b + k * b_row + VL);
@@ -80,16 +75,12 @@ static void rest(long m, Arguments... arguments) {
 // C (m x N) = A B. B in panels: column n of row k at b[n / PANEL * panel + k * b_row + n % PANEL].
 template <Start start>
 static void product(const float *a, long row, long column, long m, const float *b, long b_row, long panel, long K, long N,
-                    float *c, long c_row, Bias bias = Bias()) {
+                    float *c, long c_row, const float *bias = nullptr, const long *index = nullptr) {
   for (long n = 0; n < N; n += PANEL)  // a panel stays in the cache for all rows
-    for (long i = 0; i < m; i += ROWS) {
-      const float *values = bias.values ? bias.values + n : nullptr;
+    for (long i = 0; i < m; i += ROWS)
       rest<ROWS, start>(least(ROWS, m - i), a + i * row, row, column, b + n / PANEL * panel, b_row, K, c + i * c_row + n,
-                        c_row, values, bias.index ? bias.index + i : nullptr, bias.width);
-    }
+                        c_row, bias ? bias + n : nullptr, index ? index + i : nullptr);
 }
-
-static inline long padded(long columns) { return (columns + PANEL - 1) / PANEL * PANEL; }
 
 // Panels of the transpose of W (D x A): for rows times Wᵀ.
 static inline std::vector<float> panels_of_transpose(const float *weight, long D, long A) {
@@ -102,26 +93,20 @@ static inline std::vector<float> panels_of_transpose(const float *weight, long D
 // rows (m x D) = x (m x A) Wᵀ + bias of index[i], or all the same without.
 static inline void layer(const float *x, long m, long A, const std::vector<float> &panels_of_transpose, long D, const float *bias,
                   const long *index, float *rows) {
-  product<BIAS>(x, A, 1, m, panels_of_transpose.data(), PANEL, A * PANEL, A, D, rows, D, Bias{bias, index, D});
+  product<BIAS>(x, A, 1, m, panels_of_transpose.data(), PANEL, A * PANEL, A, D, rows, D, bias, index);
 }
 
-// Panels of W (D x A), with columns of 0 up to a multiple of PANEL: for rows times W.
-static inline std::vector<float> panels_of(const float *weight, long D, long A) {
-  std::vector<float> packed(D * padded(A));
-  for (long k = 0; k < A; k += PANEL)
-    for (long d = 0; d < D; d++)
-      std::memcpy(&packed[(k / PANEL * D + d) * PANEL], weight + d * A + k, 4 * least(PANEL, A - k));
+// Panels of W (D x D): for rows times W.
+static inline std::vector<float> panels_of(const float *weight, long D) {
+  std::vector<float> packed(D * D);
+  for (long k = 0; k < D; k += PANEL)
+    for (long d = 0; d < D; d++) std::memcpy(&packed[(k / PANEL * D + d) * PANEL], weight + d * D + k, 4 * PANEL);
   return packed;
 }
 
-// Rows (m x D) times W into result (m x A).
-static inline void times_weight(const float *rows, long m, long D, const std::vector<float> &panels, long A, float *result,
-                         std::vector<float> &room) {
-  long width = padded(A);
-  if (width == A) return product<ZERO>(rows, D, 1, m, panels.data(), PANEL, D * PANEL, D, A, result, A);
-  room.resize(m * width);
-  product<ZERO>(rows, D, 1, m, panels.data(), PANEL, D * PANEL, D, width, room.data(), width);
-  for (long i = 0; i < m; i++) std::memcpy(result + i * A, &room[i * width], 4 * A);
+// Rows (m x D) times the matrix of the panels (D x D) into result (m x D).
+static inline void times_panels(const float *rows, long m, long D, const std::vector<float> &panels, float *result) {
+  product<ZERO>(rows, D, 1, m, panels.data(), PANEL, D * PANEL, D, D, result, D);
 }
 
 // Sum over rows of left (m x A) and right (m x D), as (A x D): the transpose of a weight's gradient.
@@ -129,10 +114,11 @@ static inline void add_outer(const float *left, long A, const float *right, long
   product<RESULT>(left, 1, A, A, right, D, PANEL, m, D, sum.data(), D);
 }
 
-static inline void transposed(const std::vector<float> &from, long A, long D, float *to) {
+// Transpose (D x A) of a matrix (A x D).
+static inline void transposed(const float *from, long A, long D, float *to) {
   for (long d0 = 0; d0 < D; d0 += 16)
     for (long k = 0; k < A; k++)
-      for (long d = d0; d < d0 + 16; d++) to[d * A + k] = from[k * D + d];
+      for (long d = d0; d < least(d0 + 16, D); d++) to[d * A + k] = from[k * D + d];
 }
 
 // Each vector, from column d on, of (v - mean(v) - n̂ mean(n̂ v)) * inverse, for a row v; n̂ is the normalised row.
@@ -206,14 +192,6 @@ static inline vec unpooled(const float *of_pooled, long D, long d, vec share, co
   return load(of_pooled + d) * share + (is_largest ? load(of_pooled + D + d) : all(0));
 }
 
-// Row k of the transpose of W (D x A) is contiguous.
-static std::vector<float> transpose_of(const float *weight, long D, long A) {
-  std::vector<float> rows(A * D);
-  for (long d = 0; d < D; d++)
-    for (long k = 0; k < A; k++) rows[k * D + d] = weight[d * A + k];
-  return rows;
-}
-
 // result = row W, for few columns.
 static inline void times_few(const float *row, const std::vector<float> &weightT, long A, long D, float *result) {
   for (long k = 0; k < A; k++) {
@@ -273,11 +251,11 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
                      const float *beta2, float leak, const float *normal2, const float *inverse2, const int *largest,
                      float *to_x, float *to_weight1, float *to_context, float *to_gamma1, float *to_beta1,
                      float *to_weight2, float *to_bias2, float *to_gamma2, float *to_beta2) {
-  std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels = panels_of(weight2, D, D), room;
+  std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels = panels_of(weight2, D), weight1T(A * D);
+  transposed(weight1, D, A, weight1T.data());
   std::vector<float> second(TILE * D), first(TILE * D), normal1(TILE * D), hidden(TILE * D);
   float inverse1[TILE];
   std::vector<float> sum1(to_weight1 ? A * D : 0), sum2(to_weight1 ? D * D : 0);
-  std::vector<float> weight1T = transpose_of(weight1, D, A);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
     layer(x + r0 * A, m, A, panels1, D, context, index + r0, normal1.data());
@@ -309,7 +287,7 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
       });
     }
     if (to_weight1) add_outer(hidden.data(), D, second.data(), D, m, sum2);
-    times_weight(second.data(), m, D, panels, D, first.data(), room);
+    times_panels(second.data(), m, D, panels, first.data());
     for (long r = r0; r < r0 + m; r++) {
       float *row = &first[(r - r0) * D];
       const float *hat = &normal1[(r - r0) * D];
@@ -332,8 +310,8 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
     if (to_weight1) add_outer(x + r0 * A, A, first.data(), D, m, sum1);
   }
   if (!to_weight1) return;
-  transposed(sum1, A, D, to_weight1);
-  transposed(sum2, D, D, to_weight2);
+  transposed(sum1.data(), A, D, to_weight1);
+  transposed(sum2.data(), D, D, to_weight2);
 }
 
 // Gradient to x (R x A) for that of `pooled`, of_pooled, through both layers. middle (R x D): gradient to the rows after
@@ -342,8 +320,9 @@ void slope_forward(const float *of_pooled, const float *x, long R, long A, const
                    const float *context, const long *index, const long *counts, const float *gamma1, const float *beta1,
                    float epsilon1, const float *weight2, const float *gamma2, const float *beta2, float leak,
                    const float *normal2, const float *inverse2, const int *largest, float *middle, float *to_x) {
-  std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels = panels_of(weight2, D, D), room;
-  std::vector<float> weight1T = transpose_of(weight1, D, A), normal1(TILE * D), pulled(TILE * D), back(D);
+  std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels = panels_of(weight2, D), weight1T(A * D);
+  transposed(weight1, D, A, weight1T.data());
+  std::vector<float> normal1(TILE * D), pulled(TILE * D), back(D);
   float inverse1[TILE];
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
@@ -358,7 +337,7 @@ void slope_forward(const float *of_pooled, const float *x, long R, long A, const
       }
       project(row, hat, inverse2[r], D);
     }
-    times_weight(pulled.data(), m, D, panels, D, middle + r0 * D, room);
+    times_panels(pulled.data(), m, D, panels, middle + r0 * D);
     layer(x + r0 * A, m, A, panels1, D, context, index + r0, normal1.data());
     for (long i = 0; i < m; i++) inverse1[i] = normalise(&normal1[i * D], epsilon1, D);
     for (long r = r0; r < r0 + m; r++) {
@@ -380,7 +359,8 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
                     float *to_pooled, float *to_rows1, float *to_rows2, float *to_weight1, float *to_gamma1,
                     float *to_weight2, float *to_gamma2) {
   std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels2 = panels_of_transpose(weight2, D, D);
-  std::vector<float> weight1T = transpose_of(weight1, D, A), sum1(A * D), sum2(D * D), normal1(TILE * D);
+  std::vector<float> weight1T(A * D), sum1(A * D), sum2(D * D), normal1(TILE * D);
+  transposed(weight1, D, A, weight1T.data());
   std::vector<float> of_middle(TILE * D), pulled2(TILE * D), js(TILE * D), u(D), pulled1(D), j1(D);
   float inverse1[TILE];
   for (long r0 = 0; r0 < R; r0 += TILE) {
@@ -406,7 +386,7 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
                       store(to_middle + d, leaky(j * load(gamma1 + d), affine(hat, gamma1, beta1, d), leak));
                     });
     }
-    product<ZERO>(of_middle.data(), D, 1, m, panels2.data(), PANEL, D * PANEL, D, D, js.data(), D);
+    times_panels(of_middle.data(), m, D, panels2, js.data());
     for (long r = r0; r < r0 + m; r++) {
       float *pulled = &pulled2[(r - r0) * D], *to_event = to_pooled + index[r] * 2 * D;
       const float *hat = normal2 + r * D, *of_event = of_pooled + index[r] * 2 * D;
@@ -428,8 +408,8 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
     }
     add_outer(of_middle.data(), D, pulled2.data(), D, m, sum2);
   }
-  transposed(sum1, A, D, to_weight1);
-  transposed(sum2, D, D, to_weight2);
+  transposed(sum1.data(), A, D, to_weight1);
+  transposed(sum2.data(), D, D, to_weight2);
 }
 
 }  // extern "C"

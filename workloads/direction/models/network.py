@@ -29,10 +29,10 @@ from common.files.local import each_match, files_below, named_inputs
 from common.paths import user_path
 from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
-from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, sort_within_events, spread
+from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread, wide
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.fits import FARTHEST, classical_fits, nearest_distances, reference_times
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, read_equal_geometries, read_geometry
+from workloads.direction.fits import FARTHEST, classical_fits, first_of_events, nearest_distances, reference_times
+from workloads.direction.geometry import ABSORPTION_M, GEOMETRY_FILE, Geometry, read_equal_geometries, read_geometry
 
 # ---- The detector.
 
@@ -274,7 +274,7 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
     kept_T = score_T < FARTHEST
     counts_E = segment_sum(kept_T.float(), sensors).long()
     if len(counts_E) and int(counts_E.max()) > max_sensors:
-        kept_T &= _ranks(score_T, sensors) < max_sensors
+        kept_T &= first_of_events(score_T, sensors, max_sensors)
         counts_E = counts_E.clamp_max(max_sensors)
     (chosen,) = kept_T.nonzero(as_tuple=True)
     columns = (
@@ -320,13 +320,6 @@ def _merged(events: EventInput) -> _Merged:
         last_T=events.time_P[end_T - 1],
         mean_T=time_T / pulses.counts_E,
     )
-
-
-def _ranks(score_T: Tensor, sensors: Segments) -> Tensor:
-    """Number of each sensor in its event, in ascending order of the score. -> (T,) int64."""
-    order_T = sort_within_events(score_T, sensors)
-    number_T = torch.arange(len(order_T), device=order_T.device) - sensors.starts_E[sensors.event_P]
-    return torch.empty_like(order_T).scatter_(0, order_T, number_T)
 
 
 def _causal_distances(events: EventInput, merged: _Merged) -> Tensor:
@@ -483,6 +476,12 @@ def waves(values_PD: Tensor, shortest: float, longest: float) -> Tensor:
     return torch.cat([phase_PDK.sin(), phase_PDK.cos()], 2).flatten(1)
 
 
+def ln_light(log10_charge_T1: Tensor, distance_T1: Tensor) -> Tensor:
+    """Logarithm of the light that a source at these distances has sent, scaled to about 1. (T, 1), (T, 1) -> (T, 1)."""
+    ln_light_T1 = log10_charge_T1 * math.log(10) + distance_T1 / ABSORPTION_M + 1.5 * (distance_T1 / 3).log1p()
+    return (ln_light_T1 - 8) / 3
+
+
 def bounded(columns: list[Tensor]) -> Tensor:
     """Return features side by side, within FEATURE_LIMIT."""
     return torch.cat(columns, 1).clamp(-FEATURE_LIMIT, FEATURE_LIMIT)
@@ -537,7 +536,7 @@ def vmf_loss(p_E3: Tensor, direction_E3: Tensor) -> Tensor:
     -ln[κ exp(κ cos α) / (4π sinh κ)], Mardia and Jupp, Directional Statistics (2000), equation 9.3.4, with α the angle
     between both directions. Exact for every p, 0 included, and so is its gradient. At least float32.
     """
-    p_E3 = _wide(p_E3)
+    p_E3 = wide(p_E3)
     direction_E3 = direction_E3.to(p_E3.dtype)
     small_E = p_E3.detach().square().sum(1) < _SERIES_BELOW**2
     # Small κ: a polynomial in p. |p| has no gradient at 0, and a clamp on it would have none below.
@@ -569,10 +568,6 @@ def angle_deg(p_E3: Tensor, direction_E3: Tensor) -> Tensor:
 
 def unit_vectors(p_E3: Tensor) -> Tensor:
     """Directions of vectors, 0 for a vector of 0. At least float32. (E, 3) -> (E, 3)."""
-    p_E3 = _wide(p_E3)
+    p_E3 = wide(p_E3)
     length_E1: Tensor = torch.linalg.vector_norm(p_E3, dim=1, keepdim=True)
     return p_E3 / length_E1.clamp_min(torch.finfo(p_E3.dtype).tiny)
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()

@@ -12,7 +12,6 @@ Shape suffixes: E events, T sensors, D width, F features.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_mean, spread
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.geometry import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
+from workloads.direction.geometry import CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
 from workloads.direction.models.network import (
     LN_KAPPA,
     NUM_OF_WAVES,
@@ -31,6 +30,7 @@ from workloads.direction.models.network import (
     SensorSet,
     bounded,
     head,
+    ln_light,
     sensor_set,
     two_layers,
     waves,
@@ -135,9 +135,9 @@ def branch_inputs(events: EventInput) -> BranchInputs:
     sensors = sensor_set(events, MAX_SENSORS)
     fits_E = dict(zip(CLASSICAL_FITS, events.fits_EF.split(1, 1), strict=True))
     track_E3, line_E3 = _vector(fits_E, "track"), _vector(fits_E, "line")
-    vertex_E3 = torch.cat([fits_E[f"vertex_{axis}_m"] for axis in "xyz"], 1)
+    vertex_E3 = _vector(fits_E, "vertex", "_m")
     around = _around(sensors, vertex_E3, fits_E["vertex_ns"])
-    line_at_E3 = torch.cat([fits_E[f"line_at_{axis}_m"] for axis in "xyz"], 1)
+    line_at_E3 = _vector(fits_E, "line_at", "_m")
     event_E12 = torch.cat(
         [
             sensors.summary_E8,
@@ -165,12 +165,11 @@ def _around(sensors: SensorSet, vertex_E3: Tensor, vertex_ns_E1: Tensor) -> _Aro
     vertex_T3, vertex_ns_T1 = spread(torch.cat([vertex_E3, vertex_ns_E1], 1), sensors.segments).split([3, 1], 1)
     offset_T3 = sensors.position_T3 - vertex_T3
     distance_T1 = torch.linalg.vector_norm(offset_T3, dim=1, keepdim=True)
-    ln_light_T1 = sensors.log10_charge_T1 * math.log(10) + distance_T1 / ABSORPTION_M + 1.5 * (distance_T1 / 3).log1p()
     return _Around(
         offset_T3=offset_T3,
         distance_T1=distance_T1,
         delay_T1=sensors.time_T1 - vertex_ns_T1 - distance_T1 * POINT_DELAY_NS_M,
-        light_T1=(ln_light_T1 - 8) / 3,
+        light_T1=ln_light(sensors.log10_charge_T1, distance_T1),
     )
 
 
@@ -189,8 +188,7 @@ def _of_light(sensors: SensorSet, around: _Around) -> list[Tensor]:
 
 def _of_residuals(sensors: SensorSet, around: _Around, fits_E: dict[str, Tensor], track_E3: Tensor) -> list[Tensor]:
     """Features of branch B: NUM_SENSOR_B columns."""
-    at_E3 = torch.cat([fits_E[f"track_at_{axis}_m"] for axis in "xyz"], 1)
-    fit_E7 = torch.cat([at_E3, track_E3, fits_E["track_ns"]], 1)
+    fit_E7 = torch.cat([_vector(fits_E, "track_at", "_m"), track_E3, fits_E["track_ns"]], 1)
     at_T3, track_T3, track_ns_T1 = spread(fit_E7, sensors.segments).split([3, 3, 1], 1)
     offset_T3 = sensors.position_T3 - at_T3
     along_T1 = -(offset_T3 * track_T3).sum(1, keepdim=True)  # the particle travels away from the source
@@ -206,5 +204,5 @@ def _of_residuals(sensors: SensorSet, around: _Around, fits_E: dict[str, Tensor]
     ]
 
 
-def _vector(fits_E: dict[str, Tensor], fit: str) -> Tensor:
-    return torch.cat([fits_E[f"{fit}_{axis}"] for axis in "xyz"], 1)
+def _vector(fits_E: dict[str, Tensor], fit: str, unit: str = "") -> Tensor:
+    return torch.cat([fits_E[f"{fit}_{axis}{unit}"] for axis in "xyz"], 1)

@@ -6,7 +6,7 @@ Shape suffixes: E events, S sensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -152,14 +152,9 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
             natural += (~microbatch.event_columns["enriched"]).sum()
         self.context.sum_over_ranks([natural])
         natural = natural.clamp_min(1)
-
-        def gradients(part: Microbatch) -> PartGradients:
-            return self._gradients(part, natural, batch.total_events)
-
-        def over(parts: list[Microbatch]) -> Iterator[PartGradients]:
-            return self.pool.map(gradients, parts)
-
-        result, _ = self.update("network", over, parts, metrics, num_sums=_NUM_SUMS)
+        gradients = partial(self._gradients, natural=natural, total=batch.total_events)
+        over_parts = partial(self.pool.map, gradients)
+        result, _ = self.update("network", over_parts, parts, metrics, num_sums=_NUM_SUMS)
         self.averaged.update(self.steps + 1)
         sums = result.sums
         if (learned := self.steps + 1 - self.config.warmup_steps) > 0:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_sum, spread
-from workloads.direction.geometry import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
+from workloads.direction.geometry import CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
 from workloads.direction.models.network import (
     LN_KAPPA,
     NUM_OF_WAVES,
@@ -31,6 +31,7 @@ from workloads.direction.models.network import (
     SensorSet,
     bounded,
     head,
+    ln_light,
     mean_and_max,
     sensor_set,
     two_layers,
@@ -264,7 +265,7 @@ class Padding:
 
         Results must not depend on padded rows: their gradient is not propagated.
         """
-        padded_RD: Tensor = _Pad.apply(rows_TD, self.source_R, self.present_R1, self.place_T)
+        padded_RD: Tensor = _Gather.apply(rows_TD, self.source_R, self.place_T, None, self.present_R1)
         return [
             padded_RD[group.first_row : group.first_row + group.num_rows].unflatten(0, group.present_GN.shape)
             for group in self.groups
@@ -273,7 +274,7 @@ class Padding:
     def packed(self, groups_GND: Sequence[Tensor]) -> Tensor:
         """Rows of all sensors, in their order. (G, N, D) for each group -> (T, D). There must be a group."""
         padded_RD = torch.cat([group_GND.flatten(0, 1) for group_GND in groups_GND])
-        packed_TD: Tensor = _Unpad.apply(padded_RD, self.source_R, self.present_R1, self.place_T)
+        packed_TD: Tensor = _Gather.apply(padded_RD, self.place_T, self.source_R, self.present_R1, None)
         return packed_TD
 
 
@@ -296,34 +297,25 @@ def _groups(counts_E: Tensor, *, one: bool) -> Iterator[Tensor]:
     yield from (events for events in present[order].split(group_of.bincount().tolist()) if len(events))
 
 
-class _Pad(torch.autograd.Function):
-    """Padding. Both directions read whole rows, which is faster than adding them up, and deterministic on CUDA."""
+class _Gather(torch.autograd.Function):
+    """Padding of rows, or its transpose, for gradients that are 0 where padded.
+
+    Both directions read whole rows, which is faster than adding them up, and deterministic on CUDA.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows_TD: Tensor, source_R: Tensor, present_R1: Tensor, place_T: Tensor) -> Tensor:
-        ctx.save_for_backward(source_R, present_R1, place_T)
-        return rows_TD.index_select(0, source_R)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        source_R, present_R1, place_T = ctx.saved_tensors
-        rows_TD: Tensor = _Unpad.apply(gradients[0], source_R, present_R1, place_T)
-        return rows_TD, None, None, None
-
-
-class _Unpad(torch.autograd.Function):
-    """Transpose of the padding, for gradients that are 0 where padded."""
-
-    @staticmethod
-    def forward(ctx: Any, padded_RD: Tensor, source_R: Tensor, present_R1: Tensor, place_T: Tensor) -> Tensor:
-        ctx.save_for_backward(source_R, present_R1, place_T)
-        return padded_RD.index_select(0, place_T)
+    def forward(
+        ctx: Any, rows: Tensor, index: Tensor, back: Tensor, present: Tensor | None, present_after: Tensor | None
+    ) -> Tensor:
+        """Return the rows ``index``; ``back`` leads from there to these. ``present``: False where rows are padded."""
+        ctx.save_for_backward(index, back, present, present_after)
+        return rows.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        source_R, present_R1, place_T = ctx.saved_tensors
-        padded_RD: Tensor = _Pad.apply(gradients[0], source_R, present_R1, place_T)
-        return padded_RD * present_R1, None, None, None
+        index, back, present, present_after = ctx.saved_tensors
+        rows: Tensor = _Gather.apply(gradients[0], back, index, present_after, present)
+        return rows if present is None else rows * present, None, None, None, None
 
 
 # ---- Features for the first layers: nothing but what was measured.
@@ -341,12 +333,6 @@ def token_inputs(events: EventInput, sensors: SensorSet) -> tuple[Segments, Tens
     pulses, pulses_PF = _of_pulses(events, sensors)
     events_EF = bounded([sensors.summary_E8, centre_E4[:, :3] / 500, _shape(sensors, clean_T1)])
     return pulses, pulses_PF, _of_sensors(sensors, centre_E4), events_EF
-
-
-def _ln_light(log10_charge_T1: Tensor, distance_T1: Tensor) -> Tensor:
-    """Logarithm of the light that a source at these distances has sent, scaled to about 1. (T, 1), (T, 1) -> (T, 1)."""
-    absorbed_T1 = distance_T1 / ABSORPTION_M + 1.5 * (distance_T1 / 3).log1p()
-    return (log10_charge_T1 * math.log(10) + absorbed_T1 - 8) / 3
 
 
 def _of_pulses(events: EventInput, sensors: SensorSet) -> tuple[Segments, Tensor]:
@@ -370,7 +356,7 @@ def _of_sensors(sensors: SensorSet, centre_E4: Tensor) -> Tensor:
     centre_T3, centre_ns_T1 = spread(centre_E4, sensors.segments).split([3, 1], 1)
     offset_T3 = sensors.position_T3 - centre_T3
     distance_T1 = torch.linalg.vector_norm(offset_T3, dim=1, keepdim=True)
-    unit_T3, light_T1 = offset_T3 / distance_T1.clamp_min(1), _ln_light(sensors.log10_charge_T1, distance_T1)
+    unit_T3, light_T1 = offset_T3 / distance_T1.clamp_min(1), ln_light(sensors.log10_charge_T1, distance_T1)
     columns = [
         *(unit_T3, light_T1, light_T1 * unit_T3),
         *(sensors.position_T3 / 500, offset_T3 / 200, distance_T1 / 200),
@@ -451,7 +437,7 @@ def _of_point(sensors: SensorSet, weight_T1: Tensor, shift_E3: Tensor, shift_ns_
         segment_sum(weight_T1 * sensors.position_T3, segments) + shift_E3, segments
     )
     distance_T1 = (offset_T3.square().sum(1, keepdim=True) + 1).sqrt()
-    unit_T3, light_T1 = offset_T3 / distance_T1, _ln_light(sensors.log10_charge_T1, distance_T1)
+    unit_T3, light_T1 = offset_T3 / distance_T1, ln_light(sensors.log10_charge_T1, distance_T1)
     delay_T1 = _centred(sensors.time_T1 - distance_T1 * POINT_DELAY_NS_M, weight_T1, shift_ns_E1, segments)
     return [
         *(distance_T1 / 200, unit_T3, light_T1, unit_T3 * light_T1, sensors.log10_charge_T1),

@@ -66,12 +66,6 @@ EVENT = FunctionInput(
 )
 
 
-def azimuth(*, used: bool) -> FunctionInput:
-    """Input of the angle about the axis, which a model that learned it takes without effect."""
-    unused = "" if used else "; not used by this model"
-    return FunctionInput("azimuth", "particles", "uniform", 0, f" in [0, 1): azimuth in turns, drawn flat{unused}")
-
-
 def _segments(counts_E: Tensor, event_P: Tensor) -> Segments:
     return Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, torch.arange(event_P.shape[0]))
 
@@ -84,6 +78,8 @@ class GeneratorFunction(nn.Module):
         self.standardise, self.count_head = sampler.standardise, sampler.count_head
         self.network, self.correction = sampler.muons, sampler.correction
         latent, features = sampler.muons.latent, sampler.muons.num_features
+        # A model that learned the azimuth takes it without effect.
+        unused = "" if self.standardise.symmetric else "; not used by this model"
         self.inputs = (
             PRIMARY,
             COUNTS,
@@ -98,7 +94,7 @@ class GeneratorFunction(nn.Module):
                 chooses=True,
             ),
             FunctionInput("normal", "particles", "normal", features, ": normal noise of each muon's numbers"),
-            azimuth(used=sampler.standardise.symmetric),
+            FunctionInput("azimuth", "particles", "uniform", 0, f" in [0, 1): azimuth in turns, drawn flat{unused}"),
             EVENT,
         )
 
@@ -119,30 +115,26 @@ class GeneratorFunction(nn.Module):
         draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
         known_EK = known(self.standardise, self.count_head, primary_E4, counts_E)
         features_PF = self.network.draw(known_EK, _segments(counts_E, event_P), draws, self.correction)
-        return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)
+        features_PF = features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
+        muons_P3 = self.standardise.muons(features_PF, turns_P=azimuth_P)
+        if self.standardise.symmetric:
+            return muons_P3
+        return muons_P3 + 0 * azimuth_P.unsqueeze(1)  # keeps the same inputs for every model
 
-    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Features from the trained modules, without events that have no muons, as MuonSampler draws. -> (P, F)."""
-        primary_E4, counts_E, z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF, _, _ = inputs
+    @torch.no_grad()
+    def trained_muons(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Muons from the trained modules for the same inputs, each module called separately. -> (P, 3).
+
+        Without events that have no muons, as MuonSampler draws.
+        """
+        primary_E4, counts_E, z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF, azimuth_P, _ = inputs
         rows_G = counts_E.nonzero().squeeze(1)
         segments = Segments.from_counts(counts_E[rows_G], len(uniform_PF))
         draws = Draws(z_uniform_E1[rows_G], z_normal_EZ[rows_G], uniform_PF, normal_PF)
         known_GK = known(self.standardise, self.count_head, primary_E4[rows_G], counts_E[rows_G])
         features_PF = self.network.draw(known_GK, segments, draws, self.correction)
-        return features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
-
-    @torch.no_grad()
-    def trained_muons(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Muons from the trained modules for the same inputs, each module called separately. -> (P, 3)."""
-        azimuth_P = inputs[self.names.index("azimuth")] if self.standardise.symmetric else None
-        return self.standardise.muons(self.trained_features(inputs), turns_P=azimuth_P)
-
-    def _muons(self, features_PF: Tensor, azimuth_P: Tensor) -> Tensor:
-        """Muons with a given azimuth in turns."""
-        muons_P3 = self.standardise.muons(features_PF, turns_P=azimuth_P)
-        if self.standardise.symmetric:
-            return muons_P3
-        return muons_P3 + 0 * azimuth_P.unsqueeze(1)  # keeps the same inputs for every model
+        features_PF = features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION)
+        return self.standardise.muons(features_PF, turns_P=azimuth_P)
 
 
 class CountsFunction(nn.Module):

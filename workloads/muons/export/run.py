@@ -452,12 +452,6 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def functions_of(trained: Trained) -> ModelFunctions:
-    """Functions of a trained model."""
-    sampler = trained.generator
-    return GeneratorFunction(sampler), CountsFunction(sampler.standardise, sampler.count_head)
-
-
 def export_functions(
     functions: ModelFunctions, folder: Path, wanted: Sequence[Format]
 ) -> dict[str, dict[str, int | float | str]]:
@@ -529,7 +523,8 @@ def run_export(
     if "onnx" in wanted and not all(map(importlib.util.find_spec, _ONNX_PACKAGES)):
         raise missing_extra("ONNX", "export", "use --format pt2")
     trained = load_trained(checkpoint, torch.device("cpu"))
-    functions = functions_of(trained)
+    sampler = trained.generator
+    functions = GeneratorFunction(sampler), CountsFunction(sampler.standardise, sampler.count_head)
     place = report_path or default_output(trained.run.path) / REPORT_JSON  # where `icestream evaluate` puts it
     report = read_report(place, trained.run, must_exist=report_path is not None)
     with new_folder(out, force=force) as part:
@@ -560,7 +555,11 @@ def read_report(path: Path, run: TrainedRun, *, must_exist: bool) -> dict[str, A
         raise BadInputError(f"{path}: not JSON ({error})") from None
     report = _own_part(report, run) if isinstance(report, dict) else {}
     metrics = report.get("metrics")
-    if not isinstance(metrics, dict) or not all(map(_is_metric, metrics.values())):
+    if not isinstance(metrics, dict) or not all(
+        isinstance(metric, dict) and isinstance(metric.get(name), int | float | None)
+        for metric in metrics.values()
+        for name in ("value", "error", "floor")
+    ):
         raise BadInputError(f"{path}: not a report of icestream evaluate: it has no metrics, or one without numbers")
     text: dict[str, Any] = json.loads(without_secrets(json.dumps(report, ensure_ascii=False)))
     return text
@@ -580,13 +579,6 @@ def _own_part(report: dict[str, Any], run: TrainedRun) -> dict[str, Any]:
 def _is_about(provenance: Mapping[str, Any], run: TrainedRun) -> bool:
     own = {"model": run.model, "step": run.step, "config_digest": run.config_digest}
     return all(provenance.get(key) == value for key, value in own.items())
-
-
-def _is_metric(metric: object) -> bool:
-    """True for numbers, or null, as value, error and floor."""
-    return isinstance(metric, dict) and all(
-        isinstance(metric.get(name), int | float | None) for name in ("value", "error", "floor")
-    )
 
 
 def _told_metrics(card: Mapping[str, Any]) -> str:

@@ -253,7 +253,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         def gradients(part: Microbatch) -> PartGradients:
             bound, price = networks.weighted_bound(part)
             loss = bound / weight
-            below = networks.standardise.num_below_cut(part.particle_columns["muons"])
+            # Their features are those of the cut.
+            below = (part.particle_columns["muons"][:, 0] < networks.standardise.energy_cut_gev).sum()
             sums = torch.stack([loss.detach(), price / num_present, below / num_muons])
             return PartGradients(optimiser.gradients(loss), sums)
 

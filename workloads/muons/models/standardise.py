@@ -119,10 +119,6 @@ class Standardise(nn.Module):
         x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
         return torch.stack([energy_P, x_P, y_P], 1)
 
-    def num_below_cut(self, muons_P3: Tensor) -> Tensor:
-        """Number of muons below the energy cut, whose features are those of the cut. (P, 3) -> ()."""
-        return (muons_P3[:, 0] < self.energy_cut_gev).sum()
-
     def log_scale(self, muons_P3: Tensor) -> Tensor:
         """Log of the features' volume per volume of (lg E, x, y), x and y in metres. (P, 3) -> (P,) float32.
 

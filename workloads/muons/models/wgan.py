@@ -21,7 +21,7 @@ from workloads.base.training import Alarm, Evaluation, ModelTraining
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.panel import SCORE, Bundles, MuonPanel
-from workloads.muons.models.wgan_losses import score_loss
+from workloads.muons.models.wgan_losses import ScoreLoss, score_loss
 from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, WganEvents, WganNetworks
 
 GENERATOR_BETAS = (0.5, 0.9)
@@ -121,7 +121,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """Update critic and generator, in this order."""
         if batch.total_particles == 0 or not self.networks.standardise.has_features:
             return
-        num_present = self._num_present(batch)
+        present = sum(microbatch.num_present for microbatch in batch.microbatches)
+        num_present = self.context.total(present).clamp_min(1)
         for number in range(self.config.critic_steps):
             parts = self._update_critic(parts, num_present, metrics, number)
         self._update_generator(parts, num_present, self._score_weight(parts), metrics)
@@ -133,13 +134,10 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
         penalise = self.config.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
-
-        def gradients_of(part: WganEvents, mix_E: Tensor) -> PartGradients:
-            return self._critic_gradients(part, number, mix_E, num_present, penalise)
-
-        updated, parts = self.update(
-            "critic", self._over_parts(gradients_of, self.networks.mix), parts, metrics, num_sums=4
+        over_parts = self._over_parts(
+            lambda part, mix_E: self._critic_gradients(part, number, mix_E, num_present, penalise), self.networks.mix
         )
+        updated, parts = self.update("critic", over_parts, parts, metrics, num_sums=4)
         self.critic_updates += 1
         if penalise:
             self._gp_norm = updated.sums[1]
@@ -151,17 +149,13 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self, part: WganEvents, number: int, mix_E: Tensor, num_present: Tensor, penalise: bool
     ) -> PartGradients:
         """Gradients of the critic. Sums: c_loss, gp_norm, w_gap, saturation."""
-        networks, critic = self.networks, self.optimisers["critic"]
-        with torch.no_grad():
-            fake_PG = networks.fake(part, number)
-        # Real and generated events in one pass.
-        raw_2E = networks.raw_scores(torch.cat([part.real_PG, fake_PG]), *part.twice)
-        loss, gap_and_near_2 = score_loss(raw_2E, part.signs_2E)
+        critic = self.optimisers["critic"]
+        fake_PG, (loss, gap_and_near_2) = self._scored(part, number)
         per_event = num_present.reciprocal()
         gradients = critic.gradients(loss, per_event)  # frees its graph
         norm = self.zero
         if penalise:
-            penalty = networks.penalty(part, fake_PG, mix_E)
+            penalty = self.networks.penalty(part, fake_PG, mix_E)
             weight = per_event * (self.config.penalty_weight * self.config.gp_every)
             torch._foreach_add_(gradients, critic.gradients(penalty.penalty, weight))
             norm = penalty.norm
@@ -171,11 +165,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def _update_generator(
         self, parts: list[WganEvents], num_present: Tensor, muons_weight: Tensor, metrics: dict[str, Tensor]
     ) -> None:
-
-        def gradients_of(part: WganEvents) -> PartGradients:
-            return self._generator_gradients(part, num_present, muons_weight)
-
-        over_parts = self._over_parts(gradients_of)
+        over_parts = self._over_parts(lambda part: self._generator_gradients(part, num_present, muons_weight))
         updated, _ = self.update("generator", over_parts, parts, metrics, num_sums=2)
         self.generator_updates += 1
         self.networks.averaged.update(self.generator_updates)
@@ -205,10 +195,6 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
         return over
 
-    def _num_present(self, batch: Batch) -> Tensor:
-        """Events with muons of all ranks, at least 1, ()."""
-        return self.context.total(sum(microbatch.num_present for microbatch in batch.microbatches)).clamp_min(1)
-
     def _score_weight(self, parts: list[WganEvents]) -> Tensor:
         """Sum of the events' weights among the scores of muons, over all ranks, at least 1. -> ()."""
         sums = [part.muons_weight_E.sum() for part in parts]
@@ -217,11 +203,12 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             self.context.sum_over_ranks([total])
         return total.clamp_min(1)
 
-    def _gap(self, part: WganEvents) -> Tensor:
-        """Gap D(real) - D(fake), summed over the part's events."""
-        fake_PG = self.networks.fake(part, 0)
+    def _scored(self, part: WganEvents, number: int) -> tuple[Tensor, ScoreLoss]:
+        """Generated muons for update ``number``, and the critic's loss: real and generated events in one pass."""
+        with torch.no_grad():
+            fake_PG = self.networks.fake(part, number)
         raw_2E = self.networks.raw_scores(torch.cat([part.real_PG, fake_PG]), *part.twice)
-        return score_loss(raw_2E, part.signs_2E).gap_and_near_2[0]
+        return fake_PG, score_loss(raw_2E, part.signs_2E)
 
     # ---- Use without training.
 
@@ -237,7 +224,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         for microbatch in batch.microbatches:  # one at a time, as there
             if microbatch.num_particles > 0:
                 part = self.networks.events(microbatch, noise.of(microbatch), 1)
-                w_gap = w_gap + self._gap(part) / num_present
+                w_gap = w_gap + self._scored(part, 0)[1].gap_and_near_2[0] / num_present
         return found | {"w_gap": w_gap}
 
     def generate(self, primary_E4: Tensor) -> Bundles:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread
+from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread, wide
 
 SCORE_LIMIT = 100.0
 """L in L·tanh(score / L), which bounds the critic's score smoothly: a rare huge event doesn't rule a batch."""
@@ -53,11 +53,6 @@ def score_slope(rows_ED: Tensor, projected_ED: Tensor, weight_1D: Tensor, bias_1
 def _raw_slope(projected_ED: Tensor, weight_1D: Tensor) -> Tensor:
     """Slope of `raw_score` by the row. -> (E, D)."""
     return weight_1D + wide(projected_ED) / math.sqrt(weight_1D.shape[1])
-
-
-def wide(values: Tensor) -> Tensor:
-    """Values in float32 at least: under autocast rows may be of bfloat16."""
-    return values if values.dtype == torch.float64 else values.float()
 
 
 class ScoreLoss(NamedTuple):

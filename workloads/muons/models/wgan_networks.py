@@ -29,7 +29,7 @@ from workloads.base.context import StepContext
 from workloads.base.device import CPU_CHUNK_PARTICLES
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
-from workloads.base.segments import Segments, by_count, segment_max, segment_mean, sort_within_events, spread
+from workloads.base.segments import Segments, by_count, segment_max, segment_mean, sort_within_events, spread, wide
 from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodNetworks
 from workloads.muons.models.likelihood_densities import Correction, Draws, ExactLinear, known, seen
@@ -44,7 +44,6 @@ from workloads.muons.models.wgan_losses import (
     raw_score,
     score_loss,
     score_slope,
-    wide,
 )
 
 CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
@@ -157,7 +156,11 @@ class Critic(nn.Module):
         self.event_hidden = Dense(width, width)
         self.output = nn.Linear(width, 1)
         self.projection = ExactLinear(NUM_CONDITIONS, width, bias=False)
-        _start_xavier(self)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight, gain=_XAVIER_GAIN)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
@@ -228,14 +231,6 @@ class Critic(nn.Module):
 def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
     """Size input ln(1 + N) / 2 of each event, about 0 to 5. -> (E, 1)."""
     return segments.sizes_E.to(dtype).log1p().unsqueeze(1) / 2
-
-
-def _start_xavier(network: nn.Module) -> None:
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight, gain=_XAVIER_GAIN)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
 
 
 @dataclass(frozen=True)

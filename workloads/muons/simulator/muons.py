@@ -92,12 +92,8 @@ class SimulatedPrimaries:
 
     def columns(self) -> Float32:
         """Values of the file's ``primary`` column: energy_gev, zenith_rad, mass_a, depth_m. (E, 4)."""
-        columns_E4 = np.empty((len(self), 4), np.float32)
-        columns_E4[:, 0] = self.energy_gev_E
-        columns_E4[:, 1] = np.arccos(self.cos_zenith_E)
-        columns_E4[:, 2] = self.mass_E
-        columns_E4[:, 3] = self.depth_m_E
-        return columns_E4
+        columns = [self.energy_gev_E, np.arccos(self.cos_zenith_E), self.mass_E, self.depth_m_E]
+        return np.stack(columns, 1, dtype=np.float32, casting="same_kind")
 
     @classmethod
     def from_columns(cls, columns_E4: npt.ArrayLike) -> SimulatedPrimaries:

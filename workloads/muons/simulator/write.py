@@ -31,6 +31,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
+from common.files.parquet.columns import lists_of
+from common.files.rows import offsets_of
 from common.options import OutputPath
 from common.slow_progress import note
 from workloads.base.dataset import (
@@ -167,18 +169,9 @@ def write_file(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]
 
 def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[np.uint64]) -> pa.Table:
     """Rows in the production schema, without a copy of the muons."""
-    num_rows, num_muons = len(bundles), len(bundles.muons_P3)
-    primary = pa.ListArray.from_arrays(
-        pa.array(np.arange(num_rows + 1, dtype=np.int32) * 4), pa.array(bundles.primary_E4.reshape(-1))
-    )
-    muon = pa.ListArray.from_arrays(
-        pa.array(np.arange(num_muons + 1, dtype=np.int32) * 3), pa.array(bundles.muons_P3.reshape(-1))
-    )
-    offsets = np.zeros(num_rows + 1, np.int32)
-    np.cumsum(bundles.counts_E, out=offsets[1:])
-    muons = pa.ListArray.from_arrays(pa.array(offsets), muon)
-    major_id_E = np.full(num_rows, major_id, np.uint64)
-    return pa.Table.from_arrays([pa.array(major_id_E), pa.array(minor_id_E), primary, muons], schema=SCHEMA)
+    muons = pa.ListArray.from_arrays(pa.array(offsets_of(bundles.counts_E), pa.int32()), lists_of(bundles.muons_P3))
+    ids = pa.array(np.full(len(bundles), major_id, np.uint64)), pa.array(minor_id_E)
+    return pa.Table.from_arrays([*ids, lists_of(bundles.primary_E4), muons], schema=SCHEMA)
 
 
 def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iterator[pa.Table]:

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from native_layers import compiled, layers_in_cpp
 from torch import Tensor
 
-from workloads.base.native import layers as native
-from workloads.base.native.layers import library_for, pooled
+from workloads.base.native.layers import LAYERS, library_for, pooled
 from workloads.base.segments import Segments
 
 pytestmark = pytest.mark.process  # a compiler
@@ -148,7 +147,7 @@ def test_torch_computes_what_the_library_cannot() -> None:
     rows, weight = torch.randn(3, 5), torch.randn(32, 5)
     assert library_for(rows, weight) is None  # not in use
     with layers_in_cpp():
-        assert library_for(rows, weight) is native.used() is not None
+        assert library_for(rows, weight) is LAYERS.used is not None
         assert library_for(rows, torch.randn(33, 5)) is None
         assert library_for(rows.double(), weight.double()) is None
         assert library_for(rows.to("meta"), weight) is None
@@ -162,6 +161,6 @@ def test_without_a_compiler_torch_computes_the_layers_and_the_log_says_why(
     caplog.set_level("INFO")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    assert not native.use()
-    assert native.used() is None
+    assert not LAYERS.use()
+    assert LAYERS.used is None
     assert caplog.messages == ["layers on the CPU: torch, slower than C++ (there is no C++ compiler)"]

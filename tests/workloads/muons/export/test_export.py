@@ -160,10 +160,7 @@ def test_a_learned_azimuth_is_exported_with_the_same_inputs(tmp_path: Path) -> N
 def test_nothing_is_written_if_the_files_disagree(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(self: GeneratorFunction, features_PF: Tensor, azimuth_P: Tensor) -> Tensor:
-        return torch.stack([features_PF[:, 0], azimuth_P, azimuth_P], 1)
-
-    monkeypatch.setattr(GeneratorFunction, "_muons", wrong)
+    monkeypatch.setattr(GeneratorFunction, "trained_muons", lambda self, inputs: torch.zeros(len(inputs[-1]), 3))
     with pytest.raises(BadInputError, match=r"generator\.pt2 differs from the trained model by"):
         run(run_dir, "-o", tmp_path / "model", "--format", "pt2")
     assert list(tmp_path.iterdir()) == []
@@ -198,9 +195,8 @@ def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
 class Choice(GeneratorFunction):
     """An energy of 1 or 2, as a uniform number is below or above a half."""
 
-    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        energy_P = torch.where(inputs[0] > 0.5, 2.0, 1.0)
-        return torch.stack([energy_P.log10(), energy_P, energy_P], 1)
+    def trained_muons(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        return torch.where(inputs[0] > 0.5, 2.0, 1.0).unsqueeze(1).expand(-1, 3)
 
 
 def test_a_component_that_rounding_chooses_is_no_difference_and_any_other_one_is() -> None:
