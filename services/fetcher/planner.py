@@ -141,9 +141,9 @@ class Planner:
 
     def stage_more(self, current_block: int) -> None:
         """Begin to stage the files allowed while ``current_block`` is delivered."""
-        give_up, stage = self.ahead.begin(current_block)
-        self._delete(give_up)
-        for file in stage:
+        begun = self.ahead.begin(current_block)
+        self._delete(begun.give_up)
+        for file in begun.stage:
             bad = self.ledger.whole_file(file)
             if bad is not None:  # a bad file stays bad for the whole run, or a resumed run would have another plan
                 path = str(self._stage.path(self.inventory.source(file)))

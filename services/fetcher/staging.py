@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import logging
 import math
 import os
@@ -72,10 +74,7 @@ class Stage:
             self._bring(source, path)
             footer = footer or self._inspect(path)
         except IcestreamError as error:
-            may_pass = isinstance(error, TransientError) and not isinstance(error, WrongSizeError)
-            if isinstance(error, MachineError):
-                may_pass = not is_local or not self.own_faults.is_own(path, error.number)
-            if may_pass:
+            if self._may_pass(error, path, is_local):
                 return NotStaged(file, _reason(source, error))
             if footer:  # The plan was made with this footer: the file's units stay, the decoder quarantines their rows.
                 return StagedFile(file, "", footer, shown(source.url))
@@ -115,6 +114,11 @@ class Stage:
             raise BadFileError(str(error)) from None
         if status.st_size != source.size_bytes:
             raise BadFileError(f"it has {status.st_size} bytes, the frozen inventory says {source.size_bytes}")
+
+    def _may_pass(self, error: IcestreamError, path: Path, is_local: bool) -> bool:
+        if isinstance(error, MachineError):
+            return not is_local or not self.own_faults.is_own(path, error.number)
+        return isinstance(error, TransientError) and not isinstance(error, WrongSizeError)
 
 
 def _reason(source: SourceFile, error: IcestreamError) -> str:
@@ -226,6 +230,16 @@ class NextUse:
             self._end += 1
 
 
+@dataclass(frozen=True)
+class Begun:
+    """Steps that complete more blocks, in this order."""
+
+    give_up: list[int]
+    """Files to delete, kept for a later block: their room is needed now."""
+    stage: list[int]
+    """Files to stage, including kept ones: the cache has them, or finds them damaged."""
+
+
 class StageAhead:
     """Staging of blocks in order, ``blocks_ahead`` beyond the one being delivered, within ``budget_bytes`` of disk.
 
@@ -259,7 +273,9 @@ class StageAhead:
         self._needed_by: dict[int, set[int]] = {}  # file -> blocks begun and not evicted
         self._staged: dict[int, StagedFile] = {}
         self._staging: set[int] = set()
-        self._kept: dict[int, float] = {}  # file that no begun block needs -> its next use; the newest last
+        self._kept: dict[int, int] = {}  # file that no begun block needs -> its number in the heap
+        self._first_to_go: list[tuple[float, int, int]] = []  # a heap: -next use, -number, file
+        self._numbers = itertools.count()
         self._next_use = NextUse(blocks)
         self.bytes_held = 0
         """Disk space of files: staged, in transfer, and kept for later."""
@@ -294,6 +310,7 @@ class StageAhead:
         self._needed_by.clear()
         self._staged.clear()
         self._kept.clear()
+        self._first_to_go.clear()
         self.bytes_kept = 0
         self.bytes_held = sum(self._sizes_bytes[file] for file in self._staging)
         found = {file: self._next_use.block(file, block) for file in in_cache if file not in self._staging}
@@ -307,14 +324,12 @@ class StageAhead:
                 self._keep(file)
         return freed
 
-    def begin(self, current_block: int) -> tuple[list[int], list[int]]:
-        """Return the files to delete, and those to stage then, with the trainer at ``current_block``.
+    def begin(self, current_block: int) -> Begun:
+        """Return the files to delete and to stage now, with the trainer at ``current_block``.
 
-        The first were kept for a later block: their room is needed now. Kept files are staged, too: the cache has them,
-        or finds them damaged. Raises BadInputError if a block alone exceeds the budget.
+        Raises BadInputError if a block alone exceeds the budget.
         """
-        give_up: list[int] = []
-        stage: list[int] = []
+        begun = Begun([], [])
         self.out_of_budget = False
         while self.blocks.is_known(self._next_to_begin) and self._next_to_begin <= current_block + self._blocks_ahead:
             files = self.blocks.files(self._next_to_begin)
@@ -337,14 +352,11 @@ class StageAhead:
                 self._take_from_kept(file)
                 if file not in self._staged and file not in self._staging:
                     self._staging.add(file)
-                    stage.append(file)
+                    begun.stage.append(file)
             while self.bytes_held > self._budget_bytes:
-                # The file needed last is deleted first. If that is unknown, the newest: in a cycle it comes again last.
-                give_up.append(max(reversed(self._kept), key=self._kept.__getitem__))
-                self._take_from_kept(give_up[-1])
-                self.bytes_held -= self._sizes_bytes[give_up[-1]]
+                begun.give_up.append(self._give_one_up())
             self._next_to_begin += 1
-        return give_up, stage
+        return begun
 
     def add(self, staged: StagedFile) -> bool:
         """Add a staged (or quarantined) file. False if it is not needed any more: delete it."""
@@ -400,9 +412,26 @@ class StageAhead:
     def _keep(self, file: int) -> None:
         """Keep a file, which counts in ``bytes_held`` already."""
         use = self._next_use.block(file, self._next_to_begin)
-        self._kept[file] = math.inf if use is None else use
+        number = next(self._numbers)
+        self._kept[file] = number
         self.bytes_kept += self._sizes_bytes[file]
+        # The file needed last is deleted first. If that is unknown, the newest: in a cycle it comes again last.
+        heapq.heappush(self._first_to_go, (-math.inf if use is None else -use, -number, file))
+        if len(self._first_to_go) > 2 * len(self._kept) + 1000:  # most entries are of files taken in the meantime
+            self._first_to_go = [entry for entry in self._first_to_go if self._is_current(entry)]
+            heapq.heapify(self._first_to_go)
 
     def _take_from_kept(self, file: int) -> None:
         if self._kept.pop(file, None) is not None:
             self.bytes_kept -= self._sizes_bytes[file]
+
+    def _give_one_up(self) -> int:
+        while not self._is_current(entry := heapq.heappop(self._first_to_go)):
+            pass
+        file = entry[2]
+        self._take_from_kept(file)
+        self.bytes_held -= self._sizes_bytes[file]
+        return file
+
+    def _is_current(self, entry: tuple[float, int, int]) -> bool:
+        return self._kept.get(entry[2]) == -entry[1]

@@ -249,10 +249,10 @@ def test_a_random_schedule_never_exceeds_the_budget_and_gives_each_block_once_in
                 on_disk -= {*ahead.restart(len(taken), known), *(on_disk - {*known})}
                 trained = min(trained, len(taken))
             case n if n <= 10:
-                give_up, stage = ahead.begin(trained)
-                assert on_disk >= set(give_up), "only what is there is given up"
-                on_disk -= set(give_up)
-                on_their_way += stage
+                begun = ahead.begin(trained)
+                assert on_disk >= set(begun.give_up), "only what is there is given up"
+                on_disk -= set(begun.give_up)
+                on_their_way += begun.stage
                 assert len(set(on_their_way)) == len(on_their_way), "no file is fetched twice at a time"
             case n if n <= 20 and on_their_way:
                 file = on_their_way.pop(rng.randrange(len(on_their_way)))
@@ -280,7 +280,7 @@ def test_a_random_schedule_never_exceeds_the_budget_and_gives_each_block_once_in
 
 def test_the_budget_stops_the_staging_until_something_is_evicted() -> None:
     ahead = make(6, budget=40, ahead=5)
-    assert ahead.begin(0)[1] == [0, 1, 2, 3]
+    assert ahead.begin(0).stage == [0, 1, 2, 3]
     assert ahead.out_of_budget
     assert not ahead.waits_for_eviction, "files are on their way"
     for file in range(4):
@@ -290,7 +290,7 @@ def test_the_budget_stops_the_staging_until_something_is_evicted() -> None:
     ahead.begin(1)
     assert ahead.waits_for_eviction
     assert ahead.evict(1) == [0, 1]
-    assert ahead.begin(1)[1] == [4, 5]
+    assert ahead.begin(1).stage == [4, 5]
     assert not ahead.waits_for_eviction
     with pytest.raises(BadInputError, match=r"fetcher\.disk_budget_gib.*stream\.block_files"):
         make(4, budget=19).begin(0)  # a block alone exceeds it
@@ -301,11 +301,11 @@ def run_through(ahead: StageAhead, fetches: list[int]) -> None:
     on_disk: set[int] = set()
     block = 0
     while not ahead.ended:
-        give_up, stage = ahead.begin(block)
-        on_disk -= set(give_up)
-        fetches += [file for file in stage if file not in on_disk]
-        on_disk |= set(stage)
-        for file in stage:
+        begun = ahead.begin(block)
+        on_disk -= set(begun.give_up)
+        fetches += [file for file in begun.stage if file not in on_disk]
+        on_disk |= set(begun.stage)
+        for file in begun.stage:
             ahead.add(staged(file))
         while ahead.take_block() is not None:
             block += 1
@@ -321,17 +321,17 @@ def test_files_that_all_fit_are_fetched_once_for_all_epochs() -> None:
 
 def test_a_file_that_is_needed_last_is_given_up_first() -> None:
     ahead = make(4, budget=30, block_files=1, epochs=2)
-    for file in ahead.begin(0)[1]:
+    for file in ahead.begin(0).stage:
         ahead.add(staged(file))
     ahead.take_block()
     ahead.take_block()
     assert ahead.evict(2) == []
     assert ahead.bytes_kept == 20
-    give_up, stage = ahead.begin(1)
-    assert (give_up, stage) == ([], [2])
+    begun = ahead.begin(1)
+    assert (begun.give_up, begun.stage) == ([], [2])
     ahead.add(staged(2))
-    give_up, stage = ahead.begin(2)
-    assert (give_up, stage) == ([1], [3]), "file 0 comes again before file 1"
+    begun = ahead.begin(2)
+    assert (begun.give_up, begun.stage) == ([1], [3]), "file 0 comes again before file 1"
 
 
 @pytest.mark.parametrize("bad", [StagedFile(0, "f0", None, reason="bad"), StagedFile(0, "", Footer(()))])
@@ -347,24 +347,24 @@ def test_a_restart_keeps_of_the_cache_what_is_needed_soonest_and_fits() -> None:
     ahead = make(6, budget=30, block_files=1)
     assert ahead.restart(2, in_cache=[0, 1, 5, 4, 3, 2]) == [5, 0, 1], "0 and 1 are not needed any more"
     assert ahead.bytes_held == ahead.bytes_kept == 30
-    give_up, stage = ahead.begin(2)
-    assert (give_up, stage) == ([], [2, 3])
+    begun = ahead.begin(2)
+    assert (begun.give_up, begun.stage) == ([], [2, 3])
 
 
 def test_staging_waits_for_ranges_that_are_not_listed_yet() -> None:
     blocks = Blocks.of_ranges(2, StreamConfig(block_files=1, shuffle=False), 0, 1)
     ahead = StageAhead(blocks, [10] * 4, budget_bytes=1000, blocks_ahead=5)
-    assert ahead.begin(0)[1] == []
+    assert ahead.begin(0).stage == []
     blocks.append(2)
-    assert ahead.begin(0)[1] == [0, 1]
+    assert ahead.begin(0).stage == [0, 1]
     assert not ahead.is_full
     blocks.append(2)
-    assert ahead.begin(0)[1] == [2, 3]
+    assert ahead.begin(0).stage == [2, 3]
 
 
 def test_staging_is_full_when_the_blocks_ahead_or_the_budget_are_used_up_and_nothing_is_on_its_way() -> None:
     for ahead in (make(8, budget=1000, ahead=1), make(8, budget=40, ahead=5)):
-        files = ahead.begin(0)[1]
+        files = ahead.begin(0).stage
         assert not ahead.is_full, "files are on their way"
         for file in files:
             ahead.add(staged(file))
@@ -373,7 +373,7 @@ def test_staging_is_full_when_the_blocks_ahead_or_the_budget_are_used_up_and_not
 
 def test_the_part_that_is_ahead_counts_blocks_given_out_beyond_the_current_one() -> None:
     ahead = make(20, budget=1000, ahead=4)
-    for file in ahead.begin(0)[1][:6]:  # three blocks of five
+    for file in ahead.begin(0).stage[:6]:  # three blocks of five
         ahead.add(staged(file))
     assert ahead.part_ahead(0) == 0.0
     for _ in range(3):
