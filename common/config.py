@@ -41,6 +41,22 @@ def refuse(mistakes: Iterable[str]) -> None:
         raise BadInputsError("the configuration", lines)
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("batch_size", "global_batch_size"), "batch_events"),
+    **dict.fromkeys(("num_workers", "workers", "num_threads"), "decoders"),
+    **dict.fromkeys(("path", "paths", "files", "urls", "local", "remote", "input", "data_files"), "inputs"),
+    **dict.fromkeys(("filter", "filters", "predicate", "select"), "where"),
+    **dict.fromkeys(("map", "transforms", "map_fn"), "transform"),
+    **dict.fromkeys(("proportion", "proportions", "probabilities"), "weights"),
+    **dict.fromkeys(("epoch_size", "take", "max_events", "subsample"), "limit"),
+    **dict.fromkeys(("split", "subset"), "part"),
+    "held_out": "settings={'stream.held_out': ...}",
+    **dict.fromkeys(("shuffle_seed", "random_state"), "seed"),
+    **dict.fromkeys(("cache_dir", "local_cache"), "run_dir"),
+}
+"""Arguments of other libraries, and those of icestream.stream that do the same."""
+
+
 def unknown_key(key: str, keys: Sequence[str], source: str = "") -> str:
     """Line about a key that does not exist, with the nearest that does."""
     leaves = {known.rpartition(".")[2]: known for known in keys}
@@ -50,7 +66,8 @@ def unknown_key(key: str, keys: Sequence[str], source: str = "") -> str:
         whole = difflib.get_close_matches(key, keys, n=1, cutoff=cutoff)
         return whole or [leaves[m] for m in difflib.get_close_matches(name, leaves, n=1, cutoff=cutoff)]
 
-    match = near(_TYPING_ERROR) or [known for known in keys if name in known.rpartition(".")[2].split("_")]
+    match = [leaves[OTHER_NAMES[name]]] if OTHER_NAMES.get(name) in leaves else near(_TYPING_ERROR)
+    match = match or [known for known in keys if name in known.rpartition(".")[2].split("_")]
     match = match or near(_RESEMBLANCE)
     hint = (
         f"did you mean {' or '.join(map(repr, match[:_MOST_SHOWN]))}?"

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from common.config import OTHER_NAMES
 from common.errors import BadInputError
 from common.invalid_events import lines_of_rules
 from common.options import Paths, given_path
@@ -255,20 +256,6 @@ def _is_no_notice(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("is_fx_tracing will return true")
 
 
-_OTHER_NAMES = {
-    **dict.fromkeys(("batch_size", "global_batch_size"), "batch_events"),
-    **dict.fromkeys(("num_workers", "workers", "num_threads"), "decoders"),
-    **dict.fromkeys(("path", "paths", "files", "urls", "local", "remote", "input", "data_files"), "inputs"),
-    **dict.fromkeys(("filter", "filters", "predicate", "select"), "where"),
-    **dict.fromkeys(("map", "transforms", "map_fn"), "transform"),
-    **dict.fromkeys(("proportion", "proportions", "probabilities"), "weights"),
-    **dict.fromkeys(("epoch_size", "take", "max_events", "subsample"), "limit"),
-    **dict.fromkeys(("split", "subset"), "part"),
-    "held_out": "settings={'stream.held_out': ...}",
-    **dict.fromkeys(("shuffle_seed", "random_state"), "seed"),
-    **dict.fromkeys(("cache_dir", "local_cache"), "run_dir"),
-}
-"""Arguments of other libraries, and those here that do the same."""
 _Arguments = ParamSpec("_Arguments")
 _Returned = TypeVar("_Returned")
 
@@ -280,7 +267,7 @@ def _names_other_arguments(function: Callable[_Arguments, _Returned]) -> Callabl
     @wraps(function)
     def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Returned:
         for name in kwargs.keys() - names:
-            near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, names, n=1)
+            near = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise BadInputError(f"{function.__name__}() has no argument {name}; {hint}")
         return function(*args, **kwargs)

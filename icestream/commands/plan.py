@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -260,6 +261,12 @@ def plan(
         click.echo("\n".join(summary_lines(summary)))
         if with_units:
             click.echo("\n" + "\n".join(unit_lines(summary)))
+    if stream.is_mixed and all(one.events and one.blocks_planned == one.blocks for one in summaries):
+        steps = max(one.events / one.batch_events for one in summaries)
+        times = ", ".join(f"{steps * one.batch_events / one.events:.1f}" for one in summaries)
+        click.echo(
+            f"\nmixture       about {math.ceil(steps):,} steps an epoch, in which the sets are read {times} times"
+        )
 
 
 def _planned(config: Config, num_blocks: int | None) -> PlanSummary:

@@ -300,5 +300,6 @@ def test_a_mixture_is_shown_set_by_set(tmp_path: Path, data: Path) -> None:
     ]
     text = run("-i", data, "-i", data / "0.parquet", *weights).stdout
     assert f"\n\nset           {data / '0.parquet'}: 5 events of each batch\nplan  " in text
+    assert text.endswith("\nmixture       about 14 steps an epoch, in which the sets are read 1.0, 1.7 times\n")
     with pytest.raises(BadInputError, match="3 numbers, for 1 inputs"):
         run("-i", data, "--set", "stream.weights=[1,1,1]")
