@@ -313,6 +313,8 @@ def test_no_words_of_pydantic_reach_a_user_for_any_setting(tmp_path: Path) -> No
     [
         ("lr", "did you mean 'trainer.wgan.generator_lr' or 'trainer.wgan.critic_lr' or "),
         ("strem.slots", "did you mean 'stream.slots'?"),
+        ("stream.proportion", "did you mean 'stream.weights'?"),
+        ("num_workers", "did you mean 'local.decoders'?"),
         ("batch_event", "did you mean 'stream.batch_events'"),
         ("zzzzz", "; `icestream config --keys` lists all keys"),
     ],
