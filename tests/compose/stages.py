@@ -82,13 +82,12 @@ def decoders_come_and_go(checkout: Path, folder: Path) -> str:
     with _up(project):
         project.compose("up", "--detach")
         _reach(project, decoders=1, step=20)
-        project.compose("up", "--detach", "--no-recreate", "--scale", "decoder=3")
+        _scale(project, decoders=3)
         _reach(project, decoders=3, step=40)
         before = project.status("trainer")["step"]
-        _kill_everything_in(project, "trainer")
+        _signal_all_in(project, "trainer", "KILL")
         project.wait_for(lambda: project.state("trainer")["RestartCount"] == 1, "the trainer's restart")
-        project.compose("up", "--detach", "--no-recreate", "--scale", "decoder=1")
-        _reach(project, decoders=1, step=before)
+        _scale(project, decoders=1)
         project.wait_for(lambda: not project.containers("trainer"), "the end of the training")
         project.wait_for(lambda: not project.containers("decoder") + project.containers("fetcher"), "everybody's end")
         assert [project.state(service)["State"]["ExitCode"] for service in ("trainer", "fetcher", "decoder")] == [0] * 3
@@ -139,10 +138,22 @@ def _with_decoders(project: ComposeProject, decoders: int) -> dict[str, Any]:
     return status if status.get("decoders") == decoders else {}
 
 
-def _kill_everything_in(project: ComposeProject, service: str) -> None:
-    """SIGKILL to all but the container's init, which then ends: `docker kill` would count as a wish not to restart."""
+def _scale(project: ComposeProject, *, decoders: int) -> None:
+    """Change the number of decoders while the trainer is frozen: else the run may end before they come or go."""
+    project.wait_for(lambda: _signal_all_in(project, "trainer", "STOP"), "the trainer")
+    project.compose("up", "--detach", "--no-recreate", "--scale", f"decoder={decoders}")
+    project.wait_for(lambda: _with_decoders(project, decoders), f"{decoders} decoders")
+    _signal_all_in(project, "trainer", "CONT")
+
+
+def _signal_all_in(project: ComposeProject, service: str, name: str) -> bool:
+    """Signal to all but the container's init, which ends with them: `docker kill` would count as a wish not to restart.
+
+    False if there is no other process yet.
+    """
     (container,) = project.containers(service)
-    subprocess.run(["docker", "exec", container, "sh", "-c", "kill -9 -1"], capture_output=True, check=False)
+    command = ["docker", "exec", container, "sh", "-c", f"kill -{name} -1"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _equal_to_a_local_run(
