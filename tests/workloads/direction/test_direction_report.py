@@ -182,7 +182,8 @@ def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path
     assert json.loads((tmp_path / "report.json").read_text())["beside"]["provenance"]["model"] == "transformer"
     head, *rows = str(both).splitlines()[1:]
     assert re.match(
-        r"(flat|transformer|neither .*) is better \([\d.]+ ± [\d.]+° in mean angles, [\d.]+ σ\), nearer", head
+        r"(flat|transformer|neither .*) is better \([\d.]+ ± [\d.]+° in mean angles, [\d.]+ σ\)(, |: \w+ is )nearer",
+        head,
     )
     assert re.match(r"metric +floor ± error +flat ± error .* transformer ± error ", rows[1])
     floors = next(row for row in rows if row.startswith("kappa_pull_mean "))

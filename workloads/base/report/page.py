@@ -188,12 +188,14 @@ def decision(outcome: Outcome, words: ReportWords) -> str:
         scores = _wins([decisive]) if decisive else wins
         if scores[1] > scores[0]:
             order, wins = order[::-1], wins[::-1]
-        better = f"{order[0]} is better" if scores[0] != scores[1] else f"neither of {' and '.join(order)} is better"
-        if decisive:
-            better += f" ({_difference(*decisive, words.headline[words.decisive][0])})"
-        parts = [
-            f"{better}, nearer to the truth in {wins[0]} of {len(both)} headline metrics ({order[1]} in {wins[1]})"
-        ]
+        size = f" ({_difference(*decisive, words.headline[words.decisive][0])})" if decisive else ""
+        nearer = f"nearer to the truth in {wins[0]} of {len(both)} headline metrics"
+        if scores[0] != scores[1]:
+            parts = [f"{order[0]} is better{size}, {nearer} ({order[1]} in {wins[1]})"]
+        else:
+            parts = [
+                f"neither of {' and '.join(order)} is better{size}: {order[0]} is {nearer}, {order[1]} in {wins[1]}"
+            ]
     counts = []
     for name in order:
         (at_floor, of), (all_at_floor, of_all) = count_at_floor(runs[name]), count_at_floor(outcome.runs[name])

@@ -247,7 +247,7 @@ def test_of_two_models_the_sentence_names_the_better_one_first_and_by_how_much()
         " wgan's numbers of muons are 80 % off, events 80 % told from real ones by a classifier"
     )
     equal = decision(outcome_of(ALL_OFF, Beside(OTHER, ALL_OFF)), WORDS)
-    assert equal.startswith("neither of wgan and likelihood is better, nearer to the truth in 0 of 2")
+    assert equal.startswith("neither of wgan and likelihood is better: wgan is nearer to the truth in 0 of 2")
     by_one = decision(outcome_of(ALL_OFF, Beside(OTHER, NONE_OFF)), replace(WORDS, decisive="count_tv"))
     assert by_one.startswith("likelihood is better (0.800 ± 0.014 in numbers of muons, 57 σ), nearer to the truth in 2")
 
