@@ -26,9 +26,9 @@ DENSITY = (0.55, 0.7)
 
 # Of each count: the limit that `make lint` holds, and the goal that the limit falls to.
 LIMITS = {
-    "product lines": (52_558, 46_000),
-    "product files": (215, 215),
-    "test lines": (48_155, 42_000),
+    "product lines": (52_450, 46_000),
+    "product files": (207, 207),
+    "test lines": (47_800, 42_000),
     "settings": (105, 105),
     "words of pages": (42_500, 42_500),
 }

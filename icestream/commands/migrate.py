@@ -230,7 +230,8 @@ def _of_training(given: Mapping[str, Any], launcher: Sequence[str]) -> Moved:
     _complete_stream(new, "muons")
     _section(Config, "", new.settings)
     wgan = _section(registry.workload("muons").models["wgan"].config, WGAN, new.settings)
-    new.notes += [f"{WGAN}: {warning}" for warning in wgan.warnings()]
+    first = f"its first {wgan.likelihood_steps:,} steps train the likelihood model, the others generator and critic"
+    new.notes += [f"{WGAN}: {note}" for note in (first, *wgan.warnings())]
     return new
 
 

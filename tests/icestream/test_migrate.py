@@ -73,6 +73,7 @@ def test_the_old_launch_line_becomes_settings_that_load_and_hold_its_values(tmp_
     assert config.trainer.wgan.critic_steps == 5
     assert new.inputs == ("pelican://osg-htc.org/icecube/testing/0000000-0000999/*.parquet",)
     assert any("penalty_weight = 10 is strong" in note for note in new.notes)
+    assert any("its first 1,500 steps train the likelihood model" in note for note in new.notes)
     named = {line.partition(":")[0] for line in new.left_out} | set(new.origins.values())
     flags = {text for text in LAUNCH if text.startswith("--")}
     assert flags - named == {"--auto-token", "--checkpoint"}

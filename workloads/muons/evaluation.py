@@ -24,6 +24,7 @@ from common.schema import UnitArrays
 from common.slow_progress import SlowProgress
 from common.text import without_secrets
 from common.unit_arrays import Array
+from workloads.base.checkpoint import TrainedRun
 from workloads.base.interface import FileEvents, FileSettings, Front
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report import evaluation as frame
@@ -342,6 +343,12 @@ def pit(generator: MuonSampler, primary_E4: Float64, counts_E: Int64, seed: int)
     return np.clip(between_E, 0.0, 1.0)
 
 
+def not_begun(run: TrainedRun) -> Iterator[str]:
+    """Yield a note on a WGAN of which only the likelihood model has been trained."""
+    if run.step <= (steps := run.section.get("likelihood_steps", 0)):
+        yield f"step {run.step:,} of the {steps:,} that train the likelihood model: generator and critic follow"
+
+
 def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained], say: Say) -> Measured:
     real, origin, redraws = real_events(front, wanted, models, say)
     if len(np.unique(real.shower_E[real.weights_E > 0])) < 2:
@@ -355,7 +362,7 @@ def _measure(front: Front, wanted: EvaluationRequest, models: Sequence[Trained],
     drawn: dict[str, Generated] = {}
     for name, model in zip(frame.run_names(models, "generated"), models, strict=True):
         report, drawn[name] = _compared(wanted, model, real, redraws, reports[0].floors if reports else None)
-        reports.append(report)
+        reports.append(replace(report, notes=(*not_begun(model.run), *report.notes)))
     return Measured(
         reports=reports,
         pictures=GALLERY.draw(EventPairs(real, drawn, wanted.seed)),

@@ -295,3 +295,12 @@ def test_events_of_one_shower_can_not_be_compared(icestream: Any, tmp_path: Path
     answer = icestream("evaluate", tmp_path / "run", "-i", tmp_path / "a.parquet", "--weights", "w", *FAST)
     assert answer.code == 2
     assert "the events with a weight above 0 are all of one shower" in answer.err.splitlines()[-1]
+
+
+def test_a_wgan_of_which_only_the_likelihood_model_is_trained_is_told() -> None:
+    for first, notes in (
+        (1500, ["step 3 of the 1,500 that train the likelihood model: generator and critic follow"]),
+        (1, []),
+    ):
+        run: Any = SimpleNamespace(step=3, section={"likelihood_steps": first})
+        assert [*evaluation.not_begun(run)] == notes
