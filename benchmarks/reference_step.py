@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ from workloads.muons.models.wgan import CRITIC_BETAS, GENERATOR_BETAS, MUONS_SCO
 from workloads.muons.models.wgan_losses import SCORE_LIMIT
 from workloads.muons.models.wgan_networks import GENERATOR_AVERAGE_DECAY, LEAK, Dense, WganNetworks
 
-Fakes = Callable[[], Tensor]
+Fake = Callable[[], Tensor]
 
 
 class ReferenceStep:
@@ -68,18 +69,18 @@ class ReferenceStep:
         event_P = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
         real = real[_sorted(real[:, 0], event_P)]
         metrics: dict[str, float] = {}
-        for _ in range(self._config.critic_steps):
-            metrics |= self._update_critic(real, fakes, conditions, counts, event_P, random)
+        for fake in fakes[: self._config.critic_steps]:
+            metrics |= self._update_critic(real, fake, conditions, counts, event_P, random)
         return metrics | self._update_generator(real, fakes, conditions, counts, event_P)
 
     def _update_critic(
-        self, real: Tensor, fakes: Fakes, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
+        self, real: Tensor, drawn: Fake, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
     ) -> dict[str, float]:
         """Do one update of the critic. Returns its metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
         with torch.no_grad():
-            fake = fakes()
+            fake = drawn()
         mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
         real_E = self._score(real, conditions, counts, event_P)[present]
         fake_E = self._score(fake, conditions, counts, event_P)[present]
@@ -114,19 +115,19 @@ class ReferenceStep:
         return self._config.penalty_weight * (norm - 1).square().mean()
 
     def _update_generator(
-        self, real: Tensor, fakes: Fakes, conditions: Tensor, counts: Tensor, event_P: Tensor
+        self, real: Tensor, fakes: list[Fake], conditions: Tensor, counts: Tensor, event_P: Tensor
     ) -> dict[str, float]:
         """Do one update of the generator and of its averaged weights. Returns the metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
         score_weight = self._config.energy_score_weight
-        fake, *others = (fakes() for _ in range(self.networks.generated_events))
+        *others, fake = (drawn() for drawn in fakes[-self.networks.generated_events :])
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
         if others:
             spread = self.networks.standardise.feature_spread_F[0]
-            score = _energy_score([fake, *others], real, event_P, counts, spread)
+            score = _energy_score([*others, fake], real, event_P, counts, spread)
             metrics["energy_score"] = score.item()
             loss = loss + score_weight * score
         self._generator.zero_grad()
@@ -141,20 +142,19 @@ class ReferenceStep:
                 mean.mul_(decay).add_(new, alpha=1 - decay)
         return metrics
 
-    def _fakes(self, known_EK: Tensor, segments: Segments, random: torch.Generator) -> Fakes:
-        """Function that corrects the next drawn set of events, as the critic sees them."""
+    def _fakes(self, known_EK: Tensor, segments: Segments, random: torch.Generator) -> list[Fake]:
+        """Functions that correct a drawn set of events each, as the critic sees them."""
         muons, sets = self.networks.likelihood.averaged.average, []
         for times in self.networks.passes(self.networks.num_sets, segments):
             draws = Draws.of(segments.repeated(times), muons.latent, muons.num_features, random)
             for one in zip(*(one.chunk(times) for one in draws), strict=True):
                 sets.append(muons.drawn(known_EK, segments, Draws(*one)))
-        rest = iter(sets)
-        return lambda: seen(self._corrected(*next(rest), segments))
+        return [partial(self._corrected, *drawn, segments) for drawn in sets]
 
     def _corrected(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> Tensor:
         correction = self.networks.correction
         context = correction.of_context(correction.context(inputs_EI[segments.event_P]))
-        return features_PF + 0.1 * correction.network(context + correction.of_features(seen(features_PF)))
+        return seen(features_PF + 0.1 * correction.network(context + correction.of_features(seen(features_PF))))
 
     def _score(self, features: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor) -> Tensor:
         """Scores of all events, unbounded, (E,)."""

@@ -257,7 +257,7 @@ class _Position(nn.Module):
     def forward(self, context_ED: Tensor, before_PF: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
         """Mixture of each muon (P, X), and its shift (P, 1) by a line in the features before."""
         of_event_PD, slope_PN = _both_spread(self.of_context(context_ED), self.slope(context_ED), segments)
-        mixture_PX: Tensor = self.network(of_event_PD + self.of_features(before_PF))
+        mixture_PX: Tensor = self.network(_added(self.of_features, before_PF, of_event_PD))
         if before_PF.shape[1] == _AZIMUTH:
             *others, log_spreads_PK = mixture_PX.chunk(3, 1)
             mixture_PX = torch.cat([*others, log_spreads_PK.clamp_max(_MOST_LOG_SPREAD)], 1)
@@ -290,7 +290,7 @@ class Correction(nn.Module):
     def forward(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> Tensor:
         """Corrected features. (E, I), (P, F) -> (P, F)."""
         of_event_PD = spread(self.of_context(self.context(inputs_EI)), segments)
-        change_PF: Tensor = self.network(of_event_PD + self.of_features(seen(features_PF)))
+        change_PF: Tensor = self.network(_added(self.of_features, seen(features_PF), of_event_PD))
         return features_PF + _CORRECTION * change_PF
 
 
@@ -301,6 +301,17 @@ def _both_spread(one_ED: Tensor, other_EN: Tensor, segments: Segments) -> tuple[
     both_PD = spread(torch.cat([one_ED, other_EN], 1), segments)
     width = one_ED.shape[1]
     return both_PD[:, :width], both_PD[:, width:]
+
+
+def _added(layer: nn.Linear, input_PF: Tensor, to_PD: Tensor) -> Tensor:
+    """Return ``to_PD`` + layer(input), in the memory of ``to_PD``, so that its rows pass the memory once.
+
+    Autocast has no such product, and a compiler fuses the sum with what comes next.
+    """
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(to_PD.device.type):
+        return to_PD + F.linear(input_PF, layer.weight)
+    to_PD.addmm_(input_PF, layer.weight.t())
+    return to_PD
 
 
 def _silu_layers(inputs: int, width: int) -> nn.Sequential:

@@ -3,7 +3,10 @@ generator, which corrects what that model draws."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from workloads.base.batch import Batch, Microbatch
+from workloads.base.batch import Batch, Microbatch, joined
 from workloads.base.context import Noise, StepContext
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
@@ -23,6 +26,8 @@ from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.panel import SCORE, Bundles, MuonPanel
 from workloads.muons.models.wgan_losses import ScoreLoss, score_loss
 from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, WganEvents, WganNetworks
+
+logger = logging.getLogger(__name__)
 
 GENERATOR_BETAS = (0.5, 0.9)
 """Decay of Adam's means of the generator's gradient and of its square: without momentum it follows the noise of the
@@ -78,6 +83,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self.generator_updates = 0
         self.critic_updates = 0
         self._gp_norm = self.zero
+        self._is_compiled = False
 
     @property
     def is_fitted(self) -> bool:
@@ -103,11 +109,28 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """See BaseTask."""
+        may_compile = self.config.compile and not self._is_compiled and self.networks.standardise.has_features
+        if may_compile and batch.num_particles > 1:
+            self._compile(batch)
         # Once the critic has begun, densities stay: it has learned against these.
         if self.steps >= self.config.likelihood_steps or self.generator_updates > 0:
             return super().step(batch)
         self.steps += 1
         return dict.fromkeys(self.METRICS, self.zero) | self.likelihood.step(batch)
+
+    def _compile(self, batch: Batch) -> None:
+        """Compile what a step needs, with this batch's sizes: by them torch chooses how to divide sums over rows."""
+        logger.info("compiling generator and critic: up to some minutes, or seconds if a run before has done it")
+        begun_s = time.monotonic()
+        chunks = joined([one for one in batch.microbatches if one.num_events > 0]).chunks(self.most_particles)
+        largest = max(chunks, key=lambda chunk: chunk.num_particles)
+        part = self.networks.events(largest, torch.Generator(self.device).manual_seed(0))
+        one = torch.ones((), device=self.device)
+        with suppress(torch.OutOfMemoryError):  # a step halves its parts then
+            self._critic_gradients(part, 0, self.networks.mix(part), one, penalise=self.config.penalty_weight > 0)
+            self._generator_gradients(part, one, one)
+        self._is_compiled = True
+        logger.info("compiled in %.0f s", time.monotonic() - begun_s)
 
     def observe(self, batch: Batch) -> bool:
         """See LikelihoodTask."""

@@ -55,6 +55,8 @@ _DRAWN_ROWS = 1 << 18
 GENERATOR_AVERAGE_DECAY = 0.995
 """Decay per step of the running mean of the generator's weights, from which events are generated: the last iterate of
 a GAN oscillates, the mean of its weights less (arXiv:1806.04498); 0.999 lags a short run."""
+_LEAST_COMPILED = 32
+"""Events and muons of all sets in a pass, below which networks aren't compiled: torch compiles anew for a size of 1."""
 LEAK = 0.2
 """Slope of the activation below 0."""
 _XAVIER_GAIN = 0.5
@@ -251,8 +253,7 @@ class WganEvents:
     """Conditions and segments of the events, twice in sequence: for real and generated ones in one pass."""
     inputs_SEI: Tensor
     drawn_SPF: Tensor
-    """Draws of the likelihood model for the same primaries and counts, and the inputs of its context: S sets, one for
-    each update of the critic and, for that of the generator, as many as the energy score needs."""
+    """Draws of the likelihood model for the same primaries and counts, and the inputs of its context: S sets."""
     source: Microbatch
     random: torch.Generator
     remake: Callable[[Microbatch], WganEvents]
@@ -288,9 +289,9 @@ class WganNetworks:
         self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
             require_compiler(device, "trainer.wgan.compile")
-            self._correct = torch.compile(self._correct, dynamic=True, fullgraph=True)
-            self._raw_scores = torch.compile(self._raw_scores, dynamic=True, fullgraph=True)
-            self._slope = torch.compile(self._slope, dynamic=True, fullgraph=True)
+            self._correct, self._raw_scores, self._slope = map(
+                _compiled, (self.correction.forward, self.critic.raw_scores, self.critic.slope)
+            )
 
     def modules(self) -> dict[str, nn.Module]:
         """Modules by their name in a checkpoint."""
@@ -350,8 +351,11 @@ class WganNetworks:
 
     @property
     def num_sets(self) -> int:
-        """Sets of drawn events of a step."""
-        return self.config.critic_steps + self.generated_events
+        """Sets of drawn events of a step: one for each update of the critic, and one that it scores for the generator.
+
+        The energy score, which doesn't know the critic, compares the last ones, whatever else they are used for.
+        """
+        return max(self.config.critic_steps + 1, self.generated_events)
 
     def mix(self, part: WganEvents) -> Tensor:
         """Position between real and generated event for the penalty, uniform in [0, 1], (E,)."""
@@ -362,7 +366,9 @@ class WganNetworks:
         passes = []
         for num in self.passes(times, part.segments):
             some = slice(first, first + num)
-            inputs = part.inputs_SEI[some].flatten(0, 1), part.drawn_SPF[some].flatten(0, 1)
+            inputs = [one[some].flatten(0, 1) for one in (part.inputs_SEI, part.drawn_SPF)]
+            if self.config.compile:  # for a view, torch compiles anew if its distance from the next set changes
+                inputs = [one.clone() for one in inputs]
             with self._precision():
                 passes.append(seen(self._correct(*inputs, part.segments.repeated(num))))
             first += num
@@ -384,10 +390,27 @@ class WganNetworks:
     def generator_loss(self, part: WganEvents) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         times = self.generated_events
-        fake_MPG = self.fake(part, self.config.critic_steps, times).unflatten(0, (times, -1))
-        raw_E = self.raw_scores(fake_MPG[0], part.conditions_EC, part.segments)
+        fake_MPG = self.fake(part, self.num_sets - times, times).unflatten(0, (times, -1))
+        raw_E = self.raw_scores(fake_MPG[-1], part.conditions_EC, part.segments)
         loss = score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
         if times == 1:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
         weights = part.muons_weight_E, part.present_E
         return loss, energy_score(fake_MPG, part.real_PG, part.segments, weights, self.standardise.feature_spread_F[0])
+
+
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function of (rows, events, segments), compiled once for all sizes, for a training.
+
+    Not without gradients, for which torch would compile anew and little is gained.
+    """
+    compiled = torch.compile(function, fullgraph=True)
+
+    def call(rows: Tensor, events: Tensor, segments: Segments) -> Tensor:
+        if not torch.is_grad_enabled() or min(segments.num_events, segments.num_particles) < _LEAST_COMPILED:
+            return function(rows, events, segments)
+        for one in (rows, events, *vars(segments).values()):
+            torch._dynamo.maybe_mark_dynamic(one, 0)
+        return compiled(rows, events, segments)
+
+    return call
