@@ -90,7 +90,7 @@ def bottleneck(fetcher: FetcherStatus, trainer: TrainerStatus | None = None) -> 
 
 def _faster_training(trainer: TrainerStatus) -> str:
     if trainer.device.startswith("cuda"):
-        return "trainer.precision=bf16 or a faster GPU helps"
+        return "a larger stream.batch_events or a faster GPU helps"
     return "trainer.threads=0 (every core) or --device cuda helps"
 
 

@@ -99,7 +99,7 @@ def passes(task: WganTask, batch: Batch) -> list[Pass]:
     with torch.no_grad():
         fake_PG = networks.fake(part, 0)
     steps, sets = task.config.critic_steps, networks.generated_events
-    drawn = (one[steps:].flatten(0, 1) for one in (part.inputs_SEI, part.drawn_SPF))
+    drawn = (one[-sets:].flatten(0, 1) for one in (part.inputs_SEI, part.drawn_SPF))
     both = torch.cat([part.real_PG, fake_PG]), *part.twice
     return [
         Pass("_correct", 1, (*drawn, part.segments.repeated(sets)), "correction"),
