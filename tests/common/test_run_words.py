@@ -97,7 +97,7 @@ def stalled(bottleneck: str, **shares: float) -> dict[str, object]:
         (
             {},
             {"wait_fraction": 0.02, "device": "cuda:0"},
-            "trainer (…waits for data 2 % of…trainer.precision=bf16 or …",
+            "trainer (…waits for data 2 % of…a larger stream.batch_events or …",
         ),
         ({}, {"wait_fraction": 0.2, "batches": Hop(wait_put_share=0.3)}, "none (the trainer waits for data 20 % of…"),
         (stalled("trainer", no_free_slot=0.5), {"wait_fraction": 0.6}, "slots (no free slot 50 % of…data 60 %…slots …"),
