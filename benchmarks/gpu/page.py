@@ -1,0 +1,175 @@
+"""Page and JSON of a measurement, for benchmarks/results/, with rates and shares of the ceilings."""
+
+from __future__ import annotations
+
+import json
+import re
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.processes import Finding, Row, Setting
+from common.errors import BadInputError
+
+ROOT = Path(__file__).resolve().parents[2]
+READING = """\
+Times are medians, ceilings the best of many. `host`: until the call of a step returned; where the device is the limit,
+the host waits for its queue. Operators and bytes are counted on the eager code, bytes as whole inputs and outputs of
+each operator; compiled code moves fewer, which are not counted, and its products are those of `shipped`. Ceilings were
+measured here. `× plain`: against the plain step of `benchmarks/reference_step.py` in that precision."""
+COLUMNS = {
+    "seconds": ("ms", 1e-3),
+    "events_per_s": ("events/s", 1),
+    "plain_float32": ("× plain float32", 1),
+    "plain_tf32": ("× plain tf32", 1),
+    "flop_per_s": ("TFLOP/s", 1e12),
+    "flop_share": ("% of the matmul ceiling", 0.01),
+    "bytes_per_s": ("GB/s", 1e9),
+    "bytes_share": ("% of the memory ceiling", 0.01),
+    "bytes_per_particle": ("KiB a particle", 1024),
+    "_bytes": (" MiB", 1 << 20),
+    "_share": (" %", 0.01),
+    "_s": (" ms", 1e-3),
+}
+"""Key of a number, or its ending -> heading, or the end of it, and unit. All others are shown as they are."""
+NOT_SHOWN = ("table", "flops", "bytes")
+"""Keys without a column; the numbers among them are shown as rates."""
+
+
+@dataclass
+class Measurement:
+    """Everything that a page shows."""
+
+    command: str
+    commit: str
+    setting: Setting
+    is_quick: bool
+    earlier: list[Row]
+    """Rows of an earlier page: its ceilings and plain steps hold here, too."""
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    date: str = field(default_factory=lambda: str(date.today()))
+    path: Path | None = None
+    """The page, once the machine is known."""
+
+    @property
+    def machine(self) -> Row:
+        """The row of the machine; empty before it."""
+        return next((row for one in self.findings for row in one.rows if row["table"] == "machine"), {})
+
+    def write(self, folder: Path) -> None:
+        """Write page and JSON to ``folder``, the first time under a name that isn't there."""
+        if not self.machine:
+            return
+        if self.path is None:
+            device = re.sub(r"[^a-z0-9]+", "-", self.machine["device"].lower()) if self.setting.is_cuda else "cpu"
+            stem, number = f"{self.date}-gpu-{device}{'-quick' * self.is_quick}", 1
+            while (path := folder / f"{stem}{f'-{number}' * (number > 1)}.md").exists():
+                number += 1
+            self.path = path
+        rows = with_rates([row for one in self.findings for row in one.rows], self.earlier)
+        content = {name: getattr(self, name) for name in ("date", "command", "commit", "seconds")}
+        content["setting"] = {name: value for name, value in asdict(self.setting).items() if name != "known"}
+        left = iter(rows)
+        content["findings"] = [asdict(one) | {"rows": [next(left) for _ in one.rows]} for one in self.findings]
+        for path, text in (
+            (self.path, page(self, rows)),
+            (self.path.with_suffix(".json"), json.dumps(content, indent=1)),
+        ):
+            # A page is for others: it says nothing of the machine's folders.
+            for place in sorted({str(ROOT), *sysconfig.get_paths().values()}, key=len, reverse=True):
+                text = text.replace(f"{place}/", "")
+            part = path.with_suffix(".part")  # whoever kills the command finds the newest complete one
+            part.write_text(text + "\n")
+            part.replace(path)
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """Return the findings of an earlier JSON. Raises BadInputError for any other file."""
+    try:
+        findings = [Finding(**one) for one in json.loads(path.read_text())["findings"]]
+        with_rates([], [row for one in findings for row in one.rows])
+    except OSError as error:
+        raise BadInputError(f"--again {path}: can't be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise BadInputError(f"--again {path}: expected the JSON that this command wrote beside its page") from None
+    return findings
+
+
+def with_rates(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
+    """Return rows with events/s, rates of products and bytes, their shares of the ceilings and × the plain step, as far
+    as ceilings and other steps are among the rows or earlier ones."""
+    known = [*earlier, *rows]
+    flop_ceilings = {row["precision"]: row["flop_per_s"] for row in known if row.get("what") == "matmul"}
+    bytes_ceiling = next((row["bytes_per_s"] for row in known if row.get("what") == "device memory"), None)
+    steps = {(row["variant"], row["precision"], row["events"]): row for row in known if row["table"] == "step"}
+
+    def rates(row: Row) -> Row:
+        seconds, flops, found = row["seconds"], row.get("flops"), {}
+        if "events" in row and "kernel" not in row:
+            found["events_per_s"] = row["events"] / seconds
+        if row["table"] == "step":
+            flops = flops or steps.get(("shipped", row["precision"], row["events"]), {}).get("flops")
+            for precision in ("float32", "tf32"):
+                if plain := steps.get(("plain", precision, row["events"])):
+                    found[f"plain_{precision}"] = plain["seconds"] / seconds
+        if flops:
+            found["flop_per_s"] = flops / seconds
+            if ceiling := flop_ceilings.get(row["precision"]):
+                found["flop_share"] = found["flop_per_s"] / ceiling
+        if num_bytes := row.get("bytes"):
+            found |= {"bytes_per_s": num_bytes / seconds, "bytes_per_particle": num_bytes / max(row["particles"], 1)}
+            if bytes_ceiling:
+                found["bytes_share"] = found["bytes_per_s"] / bytes_ceiling
+        return {key: row[key] for key in ("events", "seconds") if key in row} | found
+
+    return [(rates(row) if row.get("seconds") else {}) | row for row in rows]
+
+
+def page(measurement: Measurement, rows: Iterable[Row]) -> str:
+    """Return the page, but for its last line's end."""
+    findings, machine = measurement.findings, measurement.machine
+    parts = [f"# First hour on a GPU: {machine['device']}{', quick' * measurement.is_quick}, {measurement.date}"]
+    if not measurement.setting.is_cuda:
+        parts.append("**Measured on a CPU: these figures say nothing about a GPU.**")
+    about = {"command": f"`{measurement.command}` ({measurement.seconds:.0f} s)", "icestream": measurement.commit}
+    about |= {name.replace("_", " "): value for name, value in machine.items() if name != "table"}
+    states = [[one.name, "**failed**" if one.is_bad else one.state, one.seconds, one.reason] for one in findings]
+    parts += [_table(["", ""], about.items()), _table(["stage", "state", "seconds", "reason"], states), READING]
+    tables: dict[str, list[Row]] = {}
+    for row in rows:
+        tables.setdefault(row["table"], []).append(row)
+    for name, rows_of_it in tables.items():
+        parts += [f"## {name.capitalize()}", _of_rows(rows_of_it)] if name != "machine" else []
+    for heading, name in (("Failed", "failures"), ("Left out", "left_out"), ("Notes", "notes")):
+        lines = [f"- {one.name}: {_text(text)}" for one in findings for text in getattr(one, name)]
+        parts += [f"## {heading}", "\n".join(lines)] if lines else []
+    return "\n\n".join(parts)
+
+
+def _of_rows(rows: Sequence[Row]) -> str:
+    """Return a table of rows: texts, then numbers, each in the order of their first appearance."""
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in NOT_SHOWN]
+    keys.sort(key=lambda key: not any(isinstance(row.get(key), str) for row in rows))
+    headings, units = [], {}
+    for key in keys:
+        known = next((one for one in COLUMNS if key.endswith(one)), "")
+        heading, units[key] = COLUMNS.get(known, ("", 1))
+        headings.append(key.removesuffix(known).replace("_", " ") + heading)
+    return _table(headings, ([_text(row.get(key), units[key]) for key in keys] for row in rows))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *([_text(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _text(value: Any, unit: float = 1) -> str:
+    """Return a cell: a number in its unit with four digits, a text in one line."""
+    if not isinstance(value, int | float):
+        return "–" if value in (None, "") else " ".join(str(value).replace("|", "/").split())
+    scaled = value if unit == 1 else value / unit
+    return f"{scaled:,.0f}" if abs(scaled) >= 1000 or float(scaled).is_integer() else f"{scaled:.4g}"

@@ -1,0 +1,289 @@
+"""Steps: simulated batches, times on a device, the table of the WGAN's step, its kernels, other models."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu.counting import counted
+from benchmarks.gpu.processes import Channel, Setting
+from benchmarks.reference_step import ReferenceStep
+from workloads.base.batch import Batch, Microbatch
+from workloads.base.context import StepContext
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.geometry import GEOMETRY_FILE, write_geometry
+from workloads.direction.models.config import SetsConfig
+from workloads.direction.models.task import DirectionTask
+from workloads.direction.simulator import EventsPlan, file_rows
+from workloads.muons.models.config import LikelihoodConfig, WganConfig
+from workloads.muons.models.likelihood import LikelihoodTask
+from workloads.muons.models.wgan import WganTask
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.muons import sample_primaries, simulate
+
+SEED = 1
+CYCLE = WganConfig().gp_every // gcd(WganConfig().gp_every, WganConfig().critic_steps)
+"""Steps after which the same work comes again: not each has the same number of gradient penalties."""
+MOST_KERNELS = 8
+LIKELIHOOD_STEPS = 50
+"""Training of the model whose generation is timed: numbers of muons are then those of events, about."""
+Work = Callable[[], object]
+Model = WganTask | ReferenceStep
+
+
+def simulated(num_events: int, seed: int = 1) -> Microbatch:
+    """Return muon events of the simulator's `bench` preset, in one microbatch, on the host."""
+    config, rng = preset("bench"), np.random.default_rng(seed)
+    bundles = simulate(sample_primaries(num_events, config, rng), config, rng)
+    return _microbatch(bundles.counts_E, {"primary": bundles.primary_E4}, {"muons": bundles.muons_P3})
+
+
+def directions(plan: EventsPlan) -> Microbatch:
+    """Return neutrino events in one microbatch, on the host. Their classical fits are random numbers: a step takes as
+    long with them, and they need no scipy."""
+    (rows,) = file_rows(plan, 0)
+    events, fits = rows.events, np.random.default_rng(SEED).normal(size=(len(rows), len(CLASSICAL_FITS)))
+    opens_P = np.concatenate([[True], np.diff(events.sensor_P) != 0])
+    opens_P[np.cumsum(events.counts_E)[:-1]] = True
+    of_events = {"source_direction": -events.truth.travel_E3, "classical_fits": fits}
+    of_events = {name: column.astype(np.float32) for name, column in of_events.items()} | {"enriched": rows.added_E}
+    of_pulses = {"sensor": events.sensor_P, "auxiliary": events.auxiliary_P, "opens_sensor": opens_P}
+    of_pulses["pulses"] = np.stack([events.time_ns_P, events.charge_pe_P], 1)
+    return _microbatch(events.counts_E, of_events, of_pulses)
+
+
+def _microbatch(counts_E: Any, *columns: dict[str, Any]) -> Microbatch:
+    """Microbatch with these columns of events and of particles."""
+    offsets_E1 = np.concatenate([[0], np.cumsum(counts_E)])
+    events, particles = (
+        {name: torch.from_numpy(one.reshape(len(one), -1)) for name, one in group.items()} for group in columns
+    )
+    sizes = len(counts_E), int(offsets_E1[-1])
+    return Microbatch(0, 0, 0, torch.from_numpy(offsets_E1), offsets_E1, events, particles, *sizes)
+
+
+def batch_of(events: Microbatch, num_events: int, device: str, max_particles: int = sys.maxsize) -> Batch:
+    """Return the first ``num_events`` on the device, in microbatches of at most ``max_particles``."""
+    return Batch(tuple(part.to(torch.device(device)) for part in events.part(0, num_events).chunks(max_particles)))
+
+
+class Times(NamedTuple):
+    """Seconds of one call."""
+
+    whole_s: float
+    """Until the device has done the work."""
+    host_s: float
+    """Until the call returned: where the device has enough to do, its queue may fill, and the host waits for it."""
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Set torch's matrix products, as the trainer does."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
+def once(work: Work, device: torch.device) -> Times:
+    """Return the times of one call."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
+    wait(device)
+    begun_s = time.perf_counter()
+    work()
+    returned_s = time.perf_counter()
+    wait(device)
+    return Times(time.perf_counter() - begun_s, returned_s - begun_s)
+
+
+def median(work: Work, device: torch.device, repeats: int, *, warm_up: int = 2, limit_s: float = 5.0) -> Times:
+    """Return medians of ``repeats`` calls, of fewer if they take longer than ``limit_s``, and of one at least."""
+    for _ in range(warm_up):
+        work()
+    end_s, found = time.perf_counter() + limit_s, [once(work, device)]
+    while len(found) < repeats and time.perf_counter() < end_s:
+        found.append(once(work, device))
+    return Times(*(statistics.median(column) for column in zip(*found, strict=True)))
+
+
+def best(work: Work, device: torch.device, repeats: int) -> Times:
+    """Return the times of the fastest call of 4 × ``repeats``: for ceilings."""
+    once(work, device)
+    return min(once(work, device) for _ in range(4 * repeats))
+
+
+class Cell(NamedTuple):
+    """A row of the step's table: ``shipped``, ``shipped, as fed`` (in microbatches, as the trainer gets it),
+    ``compiled`` or ``plain`` (of benchmarks/reference_step.py); ``float32``, ``tf32`` (on CUDA) or ``bf16``; events."""
+
+    variant: str
+    precision: str
+    events: int
+
+    def model(self, setting: Setting) -> Model:
+        """Return a new model whose first step is the likelihood model's. Sets torch's precision."""
+        is_compiled, device = self.variant == "compiled", torch.device(setting.device)
+        if is_compiled:
+            torch.compiler.reset()  # else another model's code counts against the limit of recompilations
+        config = WganConfig(network=dict(setting.network), likelihood_steps=1, compile=is_compiled)
+        set_matmul_precision(self.precision)
+        if self.variant == "plain":
+            return ReferenceStep(config, device, SEED)
+        return WganTask(config, StepContext(device, SEED, bf16=self.precision == "bf16"))
+
+
+def default_precision(setting: Setting) -> str:
+    """Return the precision that `trainer.precision = "auto"` is."""
+    return "tf32" if setting.is_cuda else "float32"
+
+
+def eager(setting: Setting, channel: Channel) -> None:
+    """Rows of the step: all that is not compiled."""
+    default = default_precision(setting)
+    order = [("shipped", default), ("plain", "float32"), ("shipped", "bf16"), ("plain", default)]
+    order += [("shipped, as fed", default), ("shipped, as fed", "bf16")]
+    cells = [Cell(*one, setting.events[0]) for one in order]
+    cells += [Cell(*one, events) for events in setting.events[1:] for one in order if one != order[1]]
+    _measure(cells, setting, channel)
+
+
+def compiled(setting: Setting, channel: Channel) -> None:
+    """Rows of the compiled step in the default precision, and its kernels."""
+    _measure([Cell("compiled", default_precision(setting), events) for events in setting.events], setting, channel)
+
+
+def compiled_bf16(setting: Setting, channel: Channel) -> None:
+    """Rows of the compiled step in bfloat16, and its kernels."""
+    _measure([Cell("compiled", "bf16", events) for events in setting.events], setting, channel)
+
+
+def _measure(cells: list[Cell], setting: Setting, channel: Channel) -> None:
+    """Row for each cell that isn't known, as far as there is time; then, for compiled code, rows of its kernels."""
+    channel.send("say", f"simulating {max(setting.events):,} events")
+    events, device = simulated(max(setting.events)), torch.device(setting.device)
+    model: Model | None = None
+    for cell in dict.fromkeys(cell for cell in cells if cell not in setting.known):
+        what = f"{cell.variant}, {cell.precision}, {cell.events:,} events"
+        if not channel.has(2.0, what):
+            continue
+        # Compiled code is the same for all sizes: another model would compile it again.
+        model = model if cell.variant == "compiled" else None
+        gc.collect()
+        if setting.is_cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+
+        def measure(cell: Cell = cell) -> None:
+            nonlocal model
+            most = setting.microbatch_particles if cell.variant == "shipped, as fed" else sys.maxsize
+            batch = batch_of(events, cell.events, setting.device, most)
+            if model is None:
+                model = cell.model(setting)
+                model.step(batch)
+            channel.row("step", **cell._asdict(), **_times(model, batch, setting, cell.variant != "compiled"))
+
+        if not channel.attempt(what, measure):
+            model = None
+    if model is not None and cells[0].variant == "compiled" and channel.has(3.0, "kernels of compiled code"):
+        _kernels(cells[0], model, batch_of(events, cells[0].events, setting.device), channel)
+
+
+def _times(model: Model, batch: Batch, setting: Setting, is_counted: bool) -> dict[str, Any]:
+    """Times, memory and, if they can be counted, operators of a step."""
+    device = torch.device(setting.device)
+
+    def cycle() -> None:
+        for _ in range(CYCLE):
+            model.step(batch)
+
+    first_s = once(lambda: model.step(batch), device).whole_s
+    times = median(cycle, device, setting.repeats, warm_up=1)
+    row = {"particles": batch.num_particles, "seconds": times.whole_s / CYCLE, "host_s": times.host_s / CYCLE}
+    if device.type == "cuda":
+        row["allocated_bytes"] = torch.cuda.max_memory_allocated(device)
+        row["reserved_bytes"] = torch.cuda.max_memory_reserved(device)
+    if is_counted:
+        operators, num_bytes, flops = (number / CYCLE for number in counted(cycle))
+        row |= {"operators": operators, "bytes": num_bytes, "flops": flops}
+    return row | {"first_step_s": first_s}
+
+
+def kernels(setting: Setting, channel: Channel) -> None:
+    """Rows of the kernels of the shipped step; those of the compiled one are its own stages'."""
+    cell = Cell("shipped", default_precision(setting), setting.events[0])
+    _kernels(cell, cell.model(setting), batch_of(simulated(cell.events), cell.events, setting.device), channel)
+
+
+def _kernels(cell: Cell, model: Model, batch: Batch, channel: Channel) -> None:
+    """Rows: all kernels of a step, the mean over a cycle, then the longest. On a CPU: operators, nested ones, too."""
+    channel.send("say", "kernels by torch's profiler")
+    is_cuda = batch.microbatches[0].offsets_E1.is_cuda
+    kind, activities = DeviceType.CPU, [ProfilerActivity.CPU]
+    if is_cuda:
+        kind, activities = DeviceType.CUDA, [*activities, ProfilerActivity.CUDA]
+    for _ in range(2 + CYCLE):
+        model.step(batch)
+    with profile(activities=activities) as recorded:
+        for _ in range(CYCLE):
+            model.step(batch)
+        if is_cuda:
+            torch.cuda.synchronize()
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for event in recorded.events():
+        if event.device_type == kind and not getattr(event, "is_user_annotation", False):
+            for name in ("all", event.name):
+                sums[name][0] += 1 / CYCLE
+                sums[name][1] += event.time_range.elapsed_us() / 1e6 / CYCLE
+    for name, (calls, seconds) in sorted(sums.items(), key=lambda one: -one[1][1])[: 1 + MOST_KERNELS]:
+        shown = name if len(name) <= 90 else name[:60] + " … " + name[-27:]
+        channel.row("kernels", **cell._asdict(), kernel=shown, calls_a_step=calls, seconds=seconds)
+
+
+def others(setting: Setting, channel: Channel) -> None:
+    """Rows: steps of the likelihood model and of directions, and the generation of events."""
+    device, network = torch.device(setting.device), dict(setting.network)
+    channel.send("say", "simulating events of both kinds")
+    num_events, plan = setting.events[0], EventsPlan(setting.directions, 1, SEED)
+    muons = batch_of(simulated(num_events), num_events, setting.device)
+    neutrinos = batch_of(directions(plan), setting.directions, setting.device)
+
+    def row(model: str, precision: str, work: Work, events: int, particles: int) -> None:
+        times = median(work, device, 4 * setting.repeats, warm_up=3, limit_s=3.0)
+        sizes = {"events": events, "particles": particles, "seconds": times.whole_s, "host_s": times.host_s}
+        channel.row("models", model=model, precision=precision, **sizes)
+
+    def steps(precision: str) -> None:
+        set_matmul_precision(precision)
+        context = StepContext(device, SEED, bf16=precision == "bf16")
+        likelihood = LikelihoodTask(LikelihoodConfig(network=network), context)
+        row("likelihood", precision, lambda: likelihood.step(muons), num_events, muons.num_particles)
+        sets = DirectionTask("sets", SetsConfig(geometry=str(geometry)), context)
+        row("sets", precision, lambda: sets.step(neutrinos), neutrinos.num_events, neutrinos.num_particles)
+
+    def generation() -> None:
+        set_matmul_precision("float32")  # it computes in this one, whatever the training
+        num_steps = min(LIKELIHOOD_STEPS, 10 * setting.repeats)
+        task = WganTask(WganConfig(network=network, likelihood_steps=num_steps), StepContext(device, SEED))
+        for _ in range(num_steps + 1):
+            task.step(muons)
+        primary_E4 = muons.microbatches[0].event_columns["primary"]
+        primary_E4 = primary_E4[torch.arange(setting.primaries, device=device) % len(primary_E4)]
+        made = int(task.generate(primary_E4).counts_E.sum())
+        row("generation, WGAN", "float32", lambda: task.generate(primary_E4), len(primary_E4), made)
+
+    with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder:
+        geometry = Path(folder, GEOMETRY_FILE)
+        write_geometry(geometry, plan.geometry)
+        for precision in (default_precision(setting), "bf16"):
+            channel.attempt(f"likelihood and directions, {precision}", partial(steps, precision))
+    channel.attempt("generation", generation)
