@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.gpu.page import ROOT, Measurement, read_findings
-from benchmarks.gpu.processes import QUICK, Schedule, Setting, Stage
+from benchmarks.gpu.processes import QUICK, Schedule, Setting, Stage, is_bad, is_complete
 from common.errors import BadInputError
 from icestream.version import commit
 from services.trainer.environment import prepare
@@ -80,16 +80,18 @@ def main() -> int:
     prepare(os.environ, deterministic=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured is written then, too
     end_s = begun_s + sum(stage.limit_s for stage in stages)
-    with suppress(KeyboardInterrupt):  # between two stages
+    with suppress(KeyboardInterrupt):  # outside of a stage
         Schedule(measurement.setting, findings, end_s, say, save).run(stages)
+    for one in findings:
+        one["state"] = one["state"].replace("running", "interrupted")
     save()
     if measurement.path is None:
-        print(findings[0].reason, file=sys.stderr)
+        print(findings[0]["reason"], file=sys.stderr)
         return USER_ERROR
     say(f"written: {measurement.path} and .json")
-    if len(findings) < len(stages) or findings[-1].state in ("running", "interrupted"):
+    if len(findings) < len(stages) or findings[-1]["state"] == "interrupted":
         return INTERRUPTED
-    return int(any(one.is_bad for one in findings))
+    return int(any(map(is_bad, findings)))
 
 
 def planned(given: argparse.Namespace) -> tuple[Measurement, list[Stage]]:
@@ -100,22 +102,19 @@ def planned(given: argparse.Namespace) -> tuple[Measurement, list[Stage]]:
             pass
     except OSError as error:
         raise BadInputError(f"--output {given.output}: can't write there ({error.strerror})") from None
-    earlier = {one.name: one for one in read_findings(given.again)} if given.again else {}
-    rows = [row for one in earlier.values() for row in one.rows]
-    steps = (row for row in rows if row["table"] == "step")
-    known = frozenset((row["variant"], row["precision"], row["events"]) for row in steps)
+    earlier = read_findings(given.again) if given.again else []
+    rows = [row for one in earlier for row in one["rows"]]
+    known = frozenset((row["variant"], row["precision"], row["events"]) for row in rows if row["table"] == "step")
     is_cuda = given.device.startswith("cuda")
     setting = Setting(given.device, is_cuda, known, **(QUICK if given.quick else {}))
     words = [f"--device {given.device}", *(f"--only {name}" for name in given.only or ())]
     words += [f"--again {given.again.name}"] if given.again else []
     words += ["--quick"] if given.quick else []
-    stages = [MACHINE]
-    for stage in STAGES:
-        if stage.name not in earlier or earlier[stage.name].to_repeat:
-            if given.only and stage.name in given.only:
-                stages.append(stage._replace(only_cuda=False))  # asked for by name: a rehearsal
-            elif not given.only:
-                stages.append(stage)
+    complete = {one["name"] for one in earlier if is_complete(one)}
+    stages = [stage for stage in STAGES if stage.name not in complete]
+    if given.only:  # a stage that is asked for by name is rehearsed on a CPU, too
+        stages = [stage._replace(only_cuda=False) for stage in stages if stage.name in given.only]
+    stages = [MACHINE, *stages]
     # Nobody waits for a CPU that has other work: there the question is only whether everything works.
     patience = 10 if given.quick and not is_cuda else 1
     share = patience * (AGAIN_S if given.again else BUDGET_S) / sum(stage.limit_s for stage in stages)

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.bench_step import compare
 from benchmarks.gpu.page import ROOT
 from benchmarks.gpu.processes import SMALL, Channel, Setting
-from benchmarks.gpu.steps import SEED, batch_of, median, set_matmul_precision, simulated
+from benchmarks.gpu.steps import SEED, batch_of, set_matmul_precision, simulated, timed
 from services.trainer.environment import WORKSPACE_VARIABLE, be_deterministic
 from services.trainer.ranks import Ranks
 from services.trainer.speed import memory_scalars
@@ -31,8 +31,7 @@ from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
 
 STEPS, RANKS = 3, 2
-MOST_GROWN_MIB = 8
-"""CUDA's allocator reserves 2 MiB at a time."""
+MOST_GROWN_MIB = 8  # CUDA's allocator reserves 2 MiB at a time
 LARGEST_EVENTS, LARGEST_EVERY = 400, 50
 MARKED = re.compile(r"^\s*@pytest\.mark\.cuda|marks=pytest\.mark\.cuda|^pytestmark = .*mark\.cuda", re.MULTILINE)
 
@@ -139,10 +138,10 @@ def _rank(setting: Setting, store: str, rank: int) -> tuple[float, list[float]]:
     share = Batch((events.part(rank * half, (rank + 1) * half).to(device),))
     batch = share.among(RANKS * half, int(events.host_offsets_E1[RANKS * half]))
     task = _task(setting, sum_over_ranks=Ranks.of_callers_group().sum_)
-    times = median(lambda: task.step(batch), device, setting.repeats, limit_s=1e9)
+    seconds, _ = timed(lambda: task.step(batch), device, setting.repeats, 1e9)
     sums = [float(one.double().sum()) for one in _weights(task)]
     dist.destroy_process_group()
-    return times.whole_s, sums
+    return seconds, sums
 
 
 def tests(setting: Setting, channel: Channel) -> None:

@@ -1,4 +1,4 @@
-"""The machine and what it can do at most: products, memory, small operators, segment operators, copies to the device."""
+"""The machine, and what it can do at most: products, memory, small operators, segment operators, copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.gpu.counting import counted
 from benchmarks.gpu.processes import Channel, Setting
-from benchmarks.gpu.steps import best, median, set_matmul_precision
+from benchmarks.gpu.steps import set_matmul_precision, timed
 from common.errors import BadInputError
 from common.transport import Arena
 from services.trainer.copier import make_copier
@@ -27,11 +27,8 @@ from workloads.muons.columns import MUONS
 
 WIDTH, COMPARED = 128, 16
 """Columns of the segments' values, and those that are compared with the reference."""
-LONG = 10_000
-"""Muons of the largest events that the stream lets pass."""
-TOLERANCE = 1e-4
-"""Relative to the largest value: sums of thousands of float32 numbers in another order."""
-SMALLEST = 200
+LONG = 10_000  # muons of the largest events that the stream lets pass
+TOLERANCE = 1e-4  # of the largest value: sums of thousands of float32 numbers in another order
 _NVIDIA_SMI = "driver_version,power.limit,clocks.max.sm,clocks.max.memory,persistence_mode,mig.mode.current"
 _PACKAGES = ("numpy", "triton", "pydantic", "pyarrow", "pyzmq", "nvidia-ml-py", "pytest")
 
@@ -69,24 +66,25 @@ def describe(setting: Setting, channel: Channel) -> None:
 
 def ceilings(setting: Setting, channel: Channel) -> None:
     """Rows: rates of large products and copies, and the cost of the smallest operator."""
-    device, repeats = torch.device(setting.device), setting.repeats
+    device, many = torch.device(setting.device), 4 * setting.repeats
     for precision in ("float32", "tf32", "bf16") if setting.is_cuda else ("float32", "bf16"):
         set_matmul_precision(precision)
         for what, rows, width in (("matmul", setting.matrix, setting.matrix), ("layer", 64 * setting.matrix, WIDTH)):
             left, right = (torch.randn(size, width, device=device) for size in (rows, width))
             if precision == "bf16":
                 left, right = left.bfloat16(), right.bfloat16()
-            times = best(partial(torch.mm, left, right, out=torch.empty_like(left)), device, repeats)
+            seconds, _ = timed(partial(torch.mm, left, right, out=torch.empty_like(left)), device, many, pick=min)
             shape, flops = f"{rows} × {width} by {width} × {width}", 2 * rows * width * width
-            channel.row("ceilings", what=what, precision=precision, shape=shape, flop_per_s=flops / times.whole_s)
+            channel.row("ceilings", what=what, precision=precision, shape=shape, flop_per_s=flops / seconds)
     source = torch.zeros(setting.copy_mib << 20, dtype=torch.uint8, device=device)
-    times = best(partial(torch.empty_like(source).copy_, source), device, repeats)
-    rate = 2 * source.nbytes / times.whole_s
+    seconds, _ = timed(partial(torch.empty_like(source).copy_, source), device, many, pick=min)
+    rate = 2 * source.nbytes / seconds
     channel.row("ceilings", what="device memory", shape="read and written", bytes_per_s=rate)
     one = torch.zeros(1, device=device)
-    times = best(lambda: [one.add_(1) for _ in range(SMALLEST)], device, repeats)
-    of_one = {"seconds": times.whole_s / SMALLEST, "host_s": times.host_s / SMALLEST}
-    channel.row("ceilings", what="smallest operator", shape=f"{SMALLEST} in a row", **of_one)
+    whole_s, host_s = (
+        all_s / 200 for all_s in timed(lambda: [one.add_(1) for _ in range(200)], device, many, pick=min)
+    )
+    channel.row("ceilings", what="smallest operator", shape="200 in a row", seconds=whole_s, host_s=host_s)
 
 
 def segments(setting: Setting, channel: Channel) -> None:
@@ -94,34 +92,32 @@ def segments(setting: Setting, channel: Channel) -> None:
     device, random = torch.device(setting.device), torch.Generator().manual_seed(2)
     counts_E = (-4.0 * torch.rand(setting.events[0], generator=random).log()).long()
     counts_E[len(counts_E) // 2] = LONG
-    event_P = torch.repeat_interleave(counts_E)
-    particles, segments = len(event_P), Segments.from_counts(counts_E.to(device), len(event_P))
+    particles = int(counts_E.sum())
+    segments = Segments.from_counts(counts_E.to(device), particles)
     values_PD, values_ED = (torch.randn(num, WIDTH, generator=random) for num in (particles, len(counts_E)))
-    zeros_EC = torch.zeros(len(counts_E), COMPARED, dtype=torch.float64)
-    index_PC = event_P.unsqueeze(1).expand(-1, COMPARED)
 
-    def plain_max(values_PC: Tensor) -> Tensor:
-        return zeros_EC.scatter_reduce(0, index_PC, values_PC, "amax", include_self=False)
-
-    def both(work: Callable[[Tensor], Tensor], values: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def both(work: Callable[..., Tensor], values: Tensor, slope: Tensor, *more: Segments) -> tuple[Tensor, Tensor]:
         values = values.detach().requires_grad_(True)
-        result = work(values)
+        result = work(values, *more)
         return result.detach(), torch.autograd.grad(result, values, slope)[0]
 
+    def plain_max(values_PC: Tensor) -> Tensor:
+        return torch.segment_reduce(values_PC, "max", lengths=counts_E).nan_to_num(neginf=0.0)
+
     for name, ours, plain, values, slope in (
-        ("sum", lambda v: segment_sum(v, segments), lambda v: zeros_EC.index_add(0, event_P, v), values_PD, values_ED),
-        ("spread", lambda v: spread(v, segments), lambda v: v[event_P], values_ED, values_PD),
-        ("max", lambda v: segment_max(v, segments)[0], plain_max, values_PD, values_ED),
+        ("sum", segment_sum, lambda v: torch.segment_reduce(v, "sum", lengths=counts_E), values_PD, values_ED),
+        ("spread", spread, lambda v: v.repeat_interleave(counts_E, 0), values_ED, values_PD),
+        ("max", lambda v, segments: segment_max(v, segments)[0], plain_max, values_PD, values_ED),
     ):
-        work = partial(both, ours, values.to(device), slope.to(device))
+        work = partial(both, ours, values.to(device), slope.to(device), segments)
         expected = both(plain, values[:, :COMPARED].double(), slope[:, :COMPARED].double())
         pairs = [(one[:, :COMPARED].cpu().double(), other) for one, other in zip(work(), expected, strict=True)]
         apart = max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
         if not apart <= TOLERANCE:
             channel.send("failures", f"segment {name}: value or gradient differs from float64 by {apart:.2g}")
-        times, num_bytes = median(work, device, setting.repeats, limit_s=1.0), counted(work).num_bytes
         row = {"operator": f"{name} and gradient", "largest_difference": apart, "particles": particles}
-        channel.row("segments", **row, seconds=times.whole_s, bytes=num_bytes)
+        row |= {"seconds": timed(work, device, setting.repeats, 1.0)[0], "bytes": counted(work).num_bytes}
+        channel.row("segments", **row)
 
 
 def copies(setting: Setting, channel: Channel) -> None:
@@ -135,7 +131,8 @@ def copies(setting: Setting, channel: Channel) -> None:
         if setting.is_cuda:
             sources["page-locked by torch: the ceiling"] = pageable.pin_memory()
         for name, memory in sources.items():
-            times = best(partial(target.copy_, memory, non_blocking=True), device, setting.repeats)
-            channel.row("copies", source=name, copied_bytes_per_s=target.nbytes / times.whole_s, host_s=times.host_s)
-        del sources, memory  # they have views of the arena
+            copy = partial(target.copy_, memory, non_blocking=True)
+            whole_s, host_s = timed(copy, device, 4 * setting.repeats, pick=min)
+            channel.row("copies", source=name, copied_bytes_per_s=target.nbytes / whole_s, host_s=host_s)
+        del sources, memory, copy  # they have views of the arena
         copier.close()

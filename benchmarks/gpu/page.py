@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.processes import Finding, Row, Setting
+from benchmarks.gpu.processes import Finding, Row, Setting, is_bad, new_finding
 from common.errors import BadInputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,10 +33,10 @@ COLUMNS = {
     "_bytes": (" MiB", 1 << 20),
     "_share": (" %", 0.01),
     "_s": (" ms", 1e-3),
+    "_mib": (" MiB", 1),
 }
 """Key of a number, or its ending -> heading, or the end of it, and unit. All others are shown as they are."""
-NOT_SHOWN = ("table", "flops", "bytes")
-"""Keys without a column; the numbers among them are shown as rates."""
+NOT_SHOWN = ("table", "flops", "bytes")  # the numbers are shown as rates
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Measurement:
     @property
     def machine(self) -> Row:
         """The row of the machine; empty before it."""
-        return next((row for one in self.findings for row in one.rows if row["table"] == "machine"), {})
+        return next((row for one in self.findings for row in one["rows"] if row["table"] == "machine"), {})
 
     def write(self, folder: Path) -> None:
         """Write page and JSON to ``folder``, the first time under a name that isn't there."""
@@ -70,11 +70,11 @@ class Measurement:
             while (path := folder / f"{stem}{f'-{number}' * (number > 1)}.md").exists():
                 number += 1
             self.path = path
-        rows = with_rates([row for one in self.findings for row in one.rows], self.earlier)
+        rows = with_rates([row for one in self.findings for row in one["rows"]], self.earlier)
         content = {name: getattr(self, name) for name in ("date", "command", "commit", "seconds")}
         content["setting"] = {name: value for name, value in asdict(self.setting).items() if name != "known"}
         left = iter(rows)
-        content["findings"] = [asdict(one) | {"rows": [next(left) for _ in one.rows]} for one in self.findings]
+        content["findings"] = [one | {"rows": [next(left) for _ in one["rows"]]} for one in self.findings]
         for path, text in (
             (self.path, page(self, rows)),
             (self.path.with_suffix(".json"), json.dumps(content, indent=1)),
@@ -90,8 +90,8 @@ class Measurement:
 def read_findings(path: Path) -> list[Finding]:
     """Return the findings of an earlier JSON. Raises BadInputError for any other file."""
     try:
-        findings = [Finding(**one) for one in json.loads(path.read_text())["findings"]]
-        with_rates([], [row for one in findings for row in one.rows])
+        findings = [new_finding(one["name"]) | one for one in json.loads(path.read_text())["findings"]]
+        with_rates([], [row for one in findings for row in one["rows"]])
     except OSError as error:
         raise BadInputError(f"--again {path}: can't be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError):
@@ -137,7 +137,9 @@ def page(measurement: Measurement, rows: Iterable[Row]) -> str:
         parts.append("**Measured on a CPU: these figures say nothing about a GPU.**")
     about = {"command": f"`{measurement.command}` ({measurement.seconds:.0f} s)", "icestream": measurement.commit}
     about |= {name.replace("_", " "): value for name, value in machine.items() if name != "table"}
-    states = [[one.name, "**failed**" if one.is_bad else one.state, one.seconds, one.reason] for one in findings]
+    states = [
+        [one["name"], "**failed**" * is_bad(one) or one["state"], one["seconds"], one["reason"]] for one in findings
+    ]
     parts += [_table(["", ""], about.items()), _table(["stage", "state", "seconds", "reason"], states), READING]
     tables: dict[str, list[Row]] = {}
     for row in rows:
@@ -145,7 +147,7 @@ def page(measurement: Measurement, rows: Iterable[Row]) -> str:
     for name, rows_of_it in tables.items():
         parts += [f"## {name.capitalize()}", _of_rows(rows_of_it)] if name != "machine" else []
     for heading, name in (("Failed", "failures"), ("Left out", "left_out"), ("Notes", "notes")):
-        lines = [f"- {one.name}: {_text(text)}" for one in findings for text in getattr(one, name)]
+        lines = [f"- {one['name']}: {_text(text)}" for one in findings for text in one[name]]
         parts += [f"## {heading}", "\n".join(lines)] if lines else []
     return "\n\n".join(parts)
 

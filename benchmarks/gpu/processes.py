@@ -17,18 +17,17 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from common.errors import BadInputError
 
 Row = dict[str, Any]
-LEAST_SHARE = 0.5
-"""A stage that would have less than this part of its limit is left out: it would end in the middle."""
+Finding = dict[str, Any]
+LEAST_SHARE = 0.5  # with less of its limit a stage is left out: it would end in the middle
+_STILL_S = 10.0  # without a line, after which the stage is named again
 _PR_SET_PDEATHSIG = 1
-_STILL_S = 10.0
-"""Time without a line after which the stage is named again."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch"])
 
@@ -114,32 +113,21 @@ class Channel(NamedTuple):
         return self.left_s >= seconds
 
 
-@dataclass
-class Finding:
-    """Receiving end: what became of a stage."""
+def new_finding(name: str) -> Finding:
+    """Return what becomes of a stage: its state, then "done", "failed", "cut off", "interrupted", "no time" or, of one
+    for GPUs alone, "not here"; rows; notes; what is left out and worth a second try; checks that failed."""
+    lists: Finding = {kind: [] for kind in ("rows", "notes", "left_out", "failures", "tracebacks")}
+    return {"name": name, "state": "running", "reason": "", "seconds": 0.0} | lists
 
-    name: str
-    state: str = "running"
-    """Then "done", "failed", "cut off", "interrupted", "no time" or, of a stage for GPUs alone, "not here"."""
-    reason: str = ""
-    seconds: float = 0.0
-    rows: list[Row] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Parts that were not measured, with the reason: worth a second try."""
-    failures: list[str] = field(default_factory=list)
-    """Checks that failed; the stage went on."""
-    tracebacks: list[str] = field(default_factory=list)
 
-    @property
-    def is_bad(self) -> bool:
-        """True if something is wrong: an error, or a check that failed. What was left out or cut off is not."""
-        return self.state == "failed" or bool(self.failures)
+def is_bad(finding: Finding) -> bool:
+    """Return True if something is wrong: an error, or a check that failed. What was left out or cut off is not."""
+    return finding["state"] == "failed" or bool(finding["failures"])
 
-    @property
-    def to_repeat(self) -> bool:
-        """True if a second command may find more."""
-        return self.state not in ("done", "not here") or bool(self.failures or self.left_out)
+
+def is_complete(finding: Finding) -> bool:
+    """Return True if a second command would find no more."""
+    return finding["state"] in ("done", "not here") and not finding["failures"] and not finding["left_out"]
 
 
 class Schedule(NamedTuple):
@@ -158,20 +146,20 @@ class Schedule(NamedTuple):
         A stage may take its limit and what the ones before it have left over, but not the limits of those behind it.
         """
         for number, stage in enumerate(stages):
-            finding = Finding(stage.name)
+            finding = new_finding(stage.name)
             self.findings.append(finding)
             behind_s = sum(one.limit_s for one in stages[number + 1 :] if self.setting.is_cuda or not one.only_cuda)
             left_s = self.end_s - time.monotonic() - behind_s
             if stage.only_cuda and not self.setting.is_cuda:
-                finding.state = "not here"
+                finding["state"] = "not here"
             elif left_s < LEAST_SHARE * stage.limit_s:
-                finding.state, finding.reason = "no time", f"{left_s:.0f} s of {stage.limit_s:.0f} s were left"
+                finding["state"], finding["reason"] = "no time", f"{left_s:.0f} s of {stage.limit_s:.0f} s were left"
             else:
                 self.say(f"{stage.name} (at most {left_s:.0f} s)")
                 self._measure(stage, finding, left_s)
-            self.say(f"{stage.name}: {finding.state} {finding.reason} ({finding.seconds:.1f} s)")
+            self.say("{name}: {state} {reason} ({seconds:.1f} s)".format(**finding))
             self.save()
-            if finding.state == "interrupted" or (number == 0 and finding.state != "done"):
+            if finding["state"] == "interrupted" or (number == 0 and finding["state"] != "done"):
                 return
 
     def _measure(self, stage: Stage, finding: Finding, limit_s: float) -> None:
@@ -179,27 +167,27 @@ class Schedule(NamedTuple):
         begun_s = time.monotonic()
         receiving, sending = _CONTEXT.Pipe(duplex=False)
         process = _CONTEXT.Process(target=_run, args=(stage.function, self.setting, begun_s + limit_s, sending))
-        process.start()
-        sending.close()
         try:
+            process.start()
+            sending.close()
             if not self._follow(receiving, finding, begun_s + limit_s):
-                finding.state, finding.reason = "cut off", f"after {limit_s:.0f} s, its limit"
-            elif finding.state == "running":
+                finding["state"], finding["reason"] = "cut off", f"after {limit_s:.0f} s, its limit"
+            elif finding["state"] == "running":
                 process.join(5.0)
                 code = process.exitcode or 0
-                finding.state = "failed" if code else "done"
-                finding.reason = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit {code}" * (code > 0)
+                finding["state"] = "failed" if code else "done"
+                by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                finding["reason"] = f"ended by {by}" if code else ""
         except KeyboardInterrupt:
-            finding.state = "interrupted"
+            finding["state"] = "interrupted"
         finally:
-            assert process.pid
-            # Its process leads a group of its own: what is left of the stage is killed with it.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-            process.join()
+            if process.pid:  # it leads a group of its own: what is left of the stage is killed with it
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
+                process.join()
             receiving.close()
-            finding.seconds = time.monotonic() - begun_s
+            finding["seconds"] = time.monotonic() - begun_s
 
     def _follow(self, receiving: Connection, finding: Finding, deadline_s: float) -> bool:
         """Take messages until the stage has ended; False at its deadline."""
@@ -216,9 +204,9 @@ class Schedule(NamedTuple):
                 last = {"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content
                 self.say(last)
             if kind == "error":
-                finding.state, finding.reason = "failed", content
+                finding["state"], finding["reason"] = "failed", content
             elif kind != "say":
-                getattr(finding, kind).append(content)
+                finding[kind].append(content)
                 self.save()
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import sys
 import tempfile
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from math import gcd
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +39,7 @@ SEED = 1
 CYCLE = WganConfig().gp_every // gcd(WganConfig().gp_every, WganConfig().critic_steps)
 """Steps after which the same work comes again: not each has the same number of gradient penalties."""
 MOST_KERNELS = 8
-LIKELIHOOD_STEPS = 50
-"""Training of the model whose generation is timed: numbers of muons are then those of events, about."""
+LIKELIHOOD_STEPS = 50  # before generation is timed: numbers of muons are then those of events, about
 Work = Callable[[], object]
 Model = WganTask | ReferenceStep
 
@@ -81,45 +80,30 @@ def batch_of(events: Microbatch, num_events: int, device: str, max_particles: in
     return Batch(tuple(part.to(torch.device(device)) for part in events.part(0, num_events).chunks(max_particles)))
 
 
-class Times(NamedTuple):
-    """Seconds of one call."""
-
-    whole_s: float
-    """Until the device has done the work."""
-    host_s: float
-    """Until the call returned: where the device has enough to do, its queue may fill, and the host waits for it."""
-
-
 def set_matmul_precision(precision: str) -> None:
     """Set torch's matrix products, as the trainer does."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
-def once(work: Work, device: torch.device) -> Times:
-    """Return the times of one call."""
+def once(work: Work, device: torch.device) -> tuple[float, float]:
+    """Return the seconds until the device has done the work, and until the call returned: where the device has enough
+    to do, its queue may fill, and the host waits for it."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda device: None
     wait(device)
     begun_s = time.perf_counter()
     work()
     returned_s = time.perf_counter()
     wait(device)
-    return Times(time.perf_counter() - begun_s, returned_s - begun_s)
+    return time.perf_counter() - begun_s, returned_s - begun_s
 
 
-def median(work: Work, device: torch.device, repeats: int, *, warm_up: int = 2, limit_s: float = 5.0) -> Times:
-    """Return medians of ``repeats`` calls, of fewer if they take longer than ``limit_s``, and of one at least."""
-    for _ in range(warm_up):
-        work()
+def timed(work: Work, device: torch.device, repeats: int, limit_s: float = 5.0, pick: Any = median) -> list[float]:
+    """Return medians of `once` over ``repeats`` calls, of fewer if they take longer than ``limit_s``."""
+    work()
     end_s, found = time.perf_counter() + limit_s, [once(work, device)]
     while len(found) < repeats and time.perf_counter() < end_s:
         found.append(once(work, device))
-    return Times(*(statistics.median(column) for column in zip(*found, strict=True)))
-
-
-def best(work: Work, device: torch.device, repeats: int) -> Times:
-    """Return the times of the fastest call of 4 × ``repeats``: for ceilings."""
-    once(work, device)
-    return min(once(work, device) for _ in range(4 * repeats))
+    return [pick(column) for column in zip(*found, strict=True)]
 
 
 class Cell(NamedTuple):
@@ -206,15 +190,15 @@ def _times(model: Model, batch: Batch, setting: Setting, is_counted: bool) -> di
         for _ in range(CYCLE):
             model.step(batch)
 
-    first_s = once(lambda: model.step(batch), device).whole_s
-    times = median(cycle, device, setting.repeats, warm_up=1)
-    row = {"particles": batch.num_particles, "seconds": times.whole_s / CYCLE, "host_s": times.host_s / CYCLE}
+    first_s, _ = once(lambda: model.step(batch), device)
+    whole_s, host_s = timed(cycle, device, setting.repeats)
+    row = {"particles": batch.num_particles, "seconds": whole_s / CYCLE, "host_s": host_s / CYCLE}
     if device.type == "cuda":
         row["allocated_bytes"] = torch.cuda.max_memory_allocated(device)
         row["reserved_bytes"] = torch.cuda.max_memory_reserved(device)
     if is_counted:
-        operators, num_bytes, flops = (number / CYCLE for number in counted(cycle))
-        row |= {"operators": operators, "bytes": num_bytes, "flops": flops}
+        counts = counted(cycle)
+        row |= {"operators": counts.operators / CYCLE, "bytes": counts.num_bytes / CYCLE, "flops": counts.flops / CYCLE}
     return row | {"first_step_s": first_s}
 
 
@@ -258,8 +242,8 @@ def others(setting: Setting, channel: Channel) -> None:
     neutrinos = batch_of(directions(plan), setting.directions, setting.device)
 
     def row(model: str, precision: str, work: Work, events: int, particles: int) -> None:
-        times = median(work, device, 4 * setting.repeats, warm_up=3, limit_s=3.0)
-        sizes = {"events": events, "particles": particles, "seconds": times.whole_s, "host_s": times.host_s}
+        whole_s, host_s = timed(work, device, 4 * setting.repeats, 3.0)
+        sizes = {"events": events, "particles": particles, "seconds": whole_s, "host_s": host_s}
         channel.row("models", model=model, precision=precision, **sizes)
 
     def steps(precision: str) -> None:
