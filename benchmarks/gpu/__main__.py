@@ -1,7 +1,5 @@
-"""First hour on a GPU: what works on it, and how fast, in one command of at most eight minutes.
-
-Question: does it train here, and right (host syncs, deterministic bits, memory, ranks, marked tests), how fast is a
-step against the plain one and the card's own ceilings, and is the GPU busy in a run from files?
+"""First hour on a GPU in at most eight minutes: does it train here, and right, how fast is a step against the plain one
+and the card's own ceilings, and is the GPU busy in a run from files?
 
     python -m benchmarks.gpu                            # the first GPU; page and JSON to benchmarks/results/
     python -m benchmarks.gpu --device cuda:1 -o /tmp    # another one, written elsewhere
@@ -36,7 +34,7 @@ MACHINE = Stage("machine", 20, "machine:describe")
 STAGES = (
     Stage("trains", 35, "runs:trains"),
     Stage("ceilings", 12, "machine:ceilings"),
-    Stage("step", 70, "steps:eager"),
+    Stage("step", 70, "steps:step"),
     Stage("compiled", 75, "steps:compiled", only_cuda=True),
     Stage("compiled-bf16", 45, "steps:compiled_bf16", only_cuda=True),
     Stage("checks", 30, "checks:step"),

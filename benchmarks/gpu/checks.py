@@ -110,7 +110,7 @@ def memory(setting: Setting, channel: Channel) -> None:
                 channel.row("memory", steps=steps, **found)
     if steps < most:
         channel.send("left_out", f"steps {steps + 1:,} to {most:,}: no time was left")
-    grown_mib = held_mib[-1] - held_mib[len(held_mib) // 5]
+    grown_mib = held_mib[-1] - held_mib[len(held_mib) // 5] if held_mib else 0.0
     if setting.is_cuda and steps > most // 10 and grown_mib > MOST_GROWN_MIB:
         channel.send("failures", f"memory grew by {grown_mib:.1f} MiB from a fifth of {steps:,} steps on")
 

@@ -1,8 +1,8 @@
 """Runs of `icestream run` from simulated files: do they train, how fast, and is the GPU busy?
 
-Busy by NVML: the part of the time in which any kernel ran, as the status file has it. By torch's profile of some steps
-(`--profile-steps`): time of kernels and copies, those that overlap once, over the time from the first to the last one,
-in which the profiler slows the host down; and over the time of as many steps without the profiler.
+Busy by NVML: the part of the time in which any kernel ran. By torch's profile of some steps: the time of kernels and
+copies, those that overlap once, over the time from the first to the last one, in which the profiler slows the host
+down; and over the time of as many steps without it.
 """
 
 from __future__ import annotations

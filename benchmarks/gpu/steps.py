@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import gcd
 from pathlib import Path
@@ -59,17 +59,17 @@ def directions(plan: EventsPlan) -> Microbatch:
     opens_P = np.concatenate([[True], np.diff(events.sensor_P) != 0])
     opens_P[np.cumsum(events.counts_E)[:-1]] = True
     of_events = {"source_direction": -events.truth.travel_E3, "classical_fits": fits}
-    of_events = {name: column.astype(np.float32) for name, column in of_events.items()} | {"enriched": rows.added_E}
-    of_pulses = {"sensor": events.sensor_P, "auxiliary": events.auxiliary_P, "opens_sensor": opens_P}
-    of_pulses["pulses"] = np.stack([events.time_ns_P, events.charge_pe_P], 1)
-    return _microbatch(events.counts_E, of_events, of_pulses)
+    floats: dict[str, Any] = {name: column.astype(np.float32) for name, column in of_events.items()}
+    pulses_P2 = np.stack([events.time_ns_P, events.charge_pe_P], 1)
+    flags: dict[str, Any] = {"sensor": events.sensor_P, "auxiliary": events.auxiliary_P, "opens_sensor": opens_P}
+    return _microbatch(events.counts_E, floats | {"enriched": rows.added_E}, flags | {"pulses": pulses_P2})
 
 
 def _microbatch(counts_E: Any, *columns: dict[str, Any]) -> Microbatch:
     """Microbatch with these columns of events and of particles."""
     offsets_E1 = np.concatenate([[0], np.cumsum(counts_E)])
     events, particles = (
-        {name: torch.from_numpy(one.reshape(len(one), -1)) for name, one in group.items()} for group in columns
+        {name: torch.from_numpy(one.reshape(len(one), -1)) for name, one in of.items()} for of in columns
     )
     sizes = len(counts_E), int(offsets_E1[-1])
     return Microbatch(0, 0, 0, torch.from_numpy(offsets_E1), offsets_E1, events, particles, *sizes)
@@ -126,39 +126,27 @@ class Cell(NamedTuple):
         return WganTask(config, StepContext(device, SEED, bf16=self.precision == "bf16"))
 
 
+FED = "shipped, as fed"
+EAGER = ("shipped", ""), ("plain", "float32"), ("shipped", "bf16"), ("plain", ""), (FED, ""), (FED, "bf16")
+"""Variants and precisions, most telling first; without precision: the default one."""
+
+
 def default_precision(setting: Setting) -> str:
     """Return the precision that `trainer.precision = "auto"` is."""
     return "tf32" if setting.is_cuda else "float32"
 
 
-def eager(setting: Setting, channel: Channel) -> None:
-    """Rows of the step: all that is not compiled."""
-    default = default_precision(setting)
-    order = [("shipped", default), ("plain", "float32"), ("shipped", "bf16"), ("plain", default)]
-    order += [("shipped, as fed", default), ("shipped, as fed", "bf16")]
-    cells = [Cell(*one, setting.events[0]) for one in order]
-    cells += [Cell(*one, events) for events in setting.events[1:] for one in order if one != order[1]]
-    _measure(cells, setting, channel)
-
-
-def compiled(setting: Setting, channel: Channel) -> None:
-    """Rows of the compiled step in the default precision, and its kernels."""
-    _measure([Cell("compiled", default_precision(setting), events) for events in setting.events], setting, channel)
-
-
-def compiled_bf16(setting: Setting, channel: Channel) -> None:
-    """Rows of the compiled step in bfloat16, and its kernels."""
-    _measure([Cell("compiled", "bf16", events) for events in setting.events], setting, channel)
-
-
-def _measure(cells: list[Cell], setting: Setting, channel: Channel) -> None:
-    """Row for each cell that isn't known, as far as there is time; then, for compiled code, rows of its kernels."""
-    channel.send("say", f"simulating {max(setting.events):,} events")
-    events, device = simulated(max(setting.events)), torch.device(setting.device)
+def step(setting: Setting, channel: Channel, variants: Sequence[tuple[str, str]] = EAGER) -> None:
+    """Row for each variant and size that isn't known; then, for compiled code, rows of its kernels."""
+    largest, device = setting.events[0], torch.device(setting.device)
+    channel.send("say", f"simulating {largest:,} events")
+    events, default = simulated(largest), default_precision(setting)
+    cells = [Cell(variant, precision or default, size) for size in setting.events for variant, precision in variants]
     model: Model | None = None
-    for cell in dict.fromkeys(cell for cell in cells if cell not in setting.known):
+    for cell in dict.fromkeys(cells):
         what = f"{cell.variant}, {cell.precision}, {cell.events:,} events"
-        if not channel.has(2.0, what):
+        is_seldom = cell[:2] == ("plain", "float32") and cell.events < largest
+        if cell in setting.known or is_seldom or not channel.has(2.0, what):
             continue
         # Compiled code is the same for all sizes: another model would compile it again.
         model = model if cell.variant == "compiled" else None
@@ -169,7 +157,7 @@ def _measure(cells: list[Cell], setting: Setting, channel: Channel) -> None:
 
         def measure(cell: Cell = cell) -> None:
             nonlocal model
-            most = setting.microbatch_particles if cell.variant == "shipped, as fed" else sys.maxsize
+            most = setting.microbatch_particles if cell.variant == FED else sys.maxsize
             batch = batch_of(events, cell.events, setting.device, most)
             if model is None:
                 model = cell.model(setting)
@@ -179,7 +167,11 @@ def _measure(cells: list[Cell], setting: Setting, channel: Channel) -> None:
         if not channel.attempt(what, measure):
             model = None
     if model is not None and cells[0].variant == "compiled" and channel.has(3.0, "kernels of compiled code"):
-        _kernels(cells[0], model, batch_of(events, cells[0].events, setting.device), channel)
+        _kernels(cells[0], model, batch_of(events, largest, setting.device), channel)
+
+
+compiled, compiled_bf16 = (partial(step, variants=(("compiled", precision),)) for precision in ("", "bf16"))
+"""The same for compiled code: apart from the others, since a compiler's failure must not cost their figures."""
 
 
 def _times(model: Model, batch: Batch, setting: Setting, is_counted: bool) -> dict[str, Any]:
