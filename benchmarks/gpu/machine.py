@@ -43,9 +43,8 @@ def describe(setting: Setting, channel: Channel) -> None:
     row = {"device": processor}
     if device.type == "cuda":
         card = torch.cuda.get_device_properties(device)
-        memory = f"{card.total_memory / 2**30:.1f} GiB, L2 {card.L2_cache_size / 2**20:.0f} MiB"
-        kind = f"compute capability {card.major}.{card.minor}, {card.multi_processor_count} multiprocessors"
-        row |= {"device": card.name, "card": f"{kind}, {memory}", "driver": "unknown: nvidia-smi did not answer"}
+        kind = f"{card.major}.{card.minor}, {card.multi_processor_count} multiprocessors"
+        row |= {"device": card.name, "compute_capability": f"{kind}, {card.total_memory / 2**30:.1f} GiB"}
         command = ["nvidia-smi", f"--id=GPU-{card.uuid}", f"--query-gpu={_NVIDIA_SMI}", "--format=csv,noheader"]
         with suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

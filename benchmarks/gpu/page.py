@@ -8,10 +8,11 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.processes import Finding, Row, Setting, is_bad, new_finding
+from benchmarks.gpu.processes import Finding, Row, Setting, new_finding
 from common.errors import BadInputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,34 +52,24 @@ class Measurement:
     """Rows of an earlier page: its ceilings and plain steps hold here, too."""
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
-    date: str = field(default_factory=lambda: str(date.today()))
     path: Path | None = None
     """The page, once the machine is known."""
 
-    @property
-    def machine(self) -> Row:
-        """The row of the machine; empty before it."""
-        return next((row for one in self.findings for row in one["rows"] if row["table"] == "machine"), {})
-
     def write(self, folder: Path) -> None:
         """Write page and JSON to ``folder``, the first time under a name that isn't there."""
-        if not self.machine:
+        known = [*self.earlier, *(row for one in self.findings for row in one["rows"])]
+        findings = [one | {"rows": with_rates(one["rows"], known)} for one in self.findings]
+        if not findings or not findings[0]["rows"]:  # of the machine
             return
         if self.path is None:
-            device = re.sub(r"[^a-z0-9]+", "-", self.machine["device"].lower()) if self.setting.is_cuda else "cpu"
-            stem, number = f"{self.date}-gpu-{device}{'-quick' * self.is_quick}", 1
-            while (path := folder / f"{stem}{f'-{number}' * (number > 1)}.md").exists():
-                number += 1
-            self.path = path
-        rows = with_rates([row for one in self.findings for row in one["rows"]], self.earlier)
-        content = {name: getattr(self, name) for name in ("date", "command", "commit", "seconds")}
-        content["setting"] = {name: value for name, value in asdict(self.setting).items() if name != "known"}
-        left = iter(rows)
-        content["findings"] = [one | {"rows": [next(left) for _ in one["rows"]]} for one in self.findings]
-        for path, text in (
-            (self.path, page(self, rows)),
-            (self.path.with_suffix(".json"), json.dumps(content, indent=1)),
-        ):
+            name = findings[0]["rows"][0]["device"].lower() if self.setting.is_cuda else "cpu"
+            stem = f"{date.today()}-gpu-{re.sub(r'[^a-z0-9]+', '-', name)}{'-quick' * self.is_quick}"
+            paths = (folder / f"{stem}{f'-{number}' * (number > 1)}.md" for number in count(1))
+            self.path = next(path for path in paths if not path.exists())
+        sizes = {name: value for name, value in asdict(self.setting).items() if name != "known"}
+        about = {"command": self.command, "commit": self.commit, "seconds": self.seconds, "setting": sizes}
+        data = json.dumps(about | {"findings": findings}, indent=1)
+        for path, text in ((self.path, page(self, findings)), (self.path.with_suffix(".json"), data)):
             # A page is for others: it says nothing of the machine's folders.
             for place in sorted({str(ROOT), *sysconfig.get_paths().values()}, key=len, reverse=True):
                 text = text.replace(f"{place}/", "")
@@ -99,10 +90,9 @@ def read_findings(path: Path) -> list[Finding]:
     return findings
 
 
-def with_rates(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
+def with_rates(rows: Iterable[Row], known: Sequence[Row]) -> list[Row]:
     """Return rows with events/s, rates of products and bytes, their shares of the ceilings and × the plain step, as far
-    as ceilings and other steps are among the rows or earlier ones."""
-    known = [*earlier, *rows]
+    as ceilings and steps are among the ``known`` rows."""
     flop_ceilings = {row["precision"]: row["flop_per_s"] for row in known if row.get("what") == "matmul"}
     bytes_ceiling = next((row["bytes_per_s"] for row in known if row.get("what") == "device memory"), None)
     steps = {(row["variant"], row["precision"], row["events"]): row for row in known if row["table"] == "step"}
@@ -129,23 +119,21 @@ def with_rates(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
     return [(rates(row) if row.get("seconds") else {}) | row for row in rows]
 
 
-def page(measurement: Measurement, rows: Iterable[Row]) -> str:
+def page(measurement: Measurement, findings: Sequence[Finding]) -> str:
     """Return the page, but for its last line's end."""
-    findings, machine = measurement.findings, measurement.machine
-    parts = [f"# First hour on a GPU: {machine['device']}{', quick' * measurement.is_quick}, {measurement.date}"]
+    tables: dict[str, list[Row]] = {}
+    for row in (row for one in findings for row in one["rows"]):
+        tables.setdefault(row["table"], []).append(row)
+    (machine,) = tables.pop("machine")
+    parts = [f"# First hour on a GPU: {machine['device']}{', quick' * measurement.is_quick}, {date.today()}"]
     if not measurement.setting.is_cuda:
         parts.append("**Measured on a CPU: these figures say nothing about a GPU.**")
     about = {"command": f"`{measurement.command}` ({measurement.seconds:.0f} s)", "icestream": measurement.commit}
     about |= {name.replace("_", " "): value for name, value in machine.items() if name != "table"}
-    states = [
-        [one["name"], "**failed**" * is_bad(one) or one["state"], one["seconds"], one["reason"]] for one in findings
-    ]
+    states = [[one[key] for key in ("name", "state", "seconds", "reason")] for one in findings]
     parts += [_table(["", ""], about.items()), _table(["stage", "state", "seconds", "reason"], states), READING]
-    tables: dict[str, list[Row]] = {}
-    for row in rows:
-        tables.setdefault(row["table"], []).append(row)
-    for name, rows_of_it in tables.items():
-        parts += [f"## {name.capitalize()}", _of_rows(rows_of_it)] if name != "machine" else []
+    for name, rows in tables.items():
+        parts += [f"## {name.capitalize()}", _of_rows(rows)]
     for heading, name in (("Failed", "failures"), ("Left out", "left_out"), ("Notes", "notes")):
         lines = [f"- {one['name']}: {_text(text)}" for one in findings for text in one[name]]
         parts += [f"## {heading}", "\n".join(lines)] if lines else []

@@ -26,7 +26,6 @@ from common.errors import BadInputError
 Row = dict[str, Any]
 Finding = dict[str, Any]
 LEAST_SHARE = 0.5  # with less of its limit a stage is left out: it would end in the middle
-_STILL_S = 10.0  # without a line, after which the stage is named again
 _PR_SET_PDEATHSIG = 1
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch"])
@@ -52,6 +51,11 @@ class Setting:
     files_events: int = 1_000_000
     run_s: float = 8.0  # of a run from files, once it is warm
     primaries: int = 100_000
+
+    @property
+    def default_precision(self) -> str:
+        """What `trainer.precision = "auto"` is."""
+        return "tf32" if self.is_cuda else "float32"
 
 
 SMALL = {"hidden": 16}
@@ -120,16 +124,6 @@ def new_finding(name: str) -> Finding:
     return {"name": name, "state": "running", "reason": "", "seconds": 0.0} | lists
 
 
-def is_bad(finding: Finding) -> bool:
-    """Return True if something is wrong: an error, or a check that failed. What was left out or cut off is not."""
-    return finding["state"] == "failed" or bool(finding["failures"])
-
-
-def is_complete(finding: Finding) -> bool:
-    """Return True if a second command would find no more."""
-    return finding["state"] in ("done", "not here") and not finding["failures"] and not finding["left_out"]
-
-
 class Schedule(NamedTuple):
     """Measurement of stages in order, each into a new item of ``findings``; none runs beyond ``end_s``."""
 
@@ -175,7 +169,7 @@ class Schedule(NamedTuple):
             elif finding["state"] == "running":
                 process.join(5.0)
                 code = process.exitcode or 0
-                finding["state"] = "failed" if code else "done"
+                finding["state"] = "failed" if code or finding["failures"] else "done"
                 by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
                 finding["reason"] = f"ended by {by}" if code else ""
         except KeyboardInterrupt:
@@ -191,18 +185,13 @@ class Schedule(NamedTuple):
 
     def _follow(self, receiving: Connection, finding: Finding, deadline_s: float) -> bool:
         """Take messages until the stage has ended; False at its deadline."""
-        last = "started"
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            if not receiving.poll(min(left_s, _STILL_S)):
-                self.say(f"… still: {last} ({max(left_s - _STILL_S, 0.0):.0f} s left for this stage)")
-                continue
+        while (left_s := deadline_s - time.monotonic()) > 0 and receiving.poll(left_s):
             try:
                 kind, content = receiving.recv()
             except EOFError:
                 return True
             if kind in ("say", "left_out", "failures"):
-                last = {"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content
-                self.say(last)
+                self.say({"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content)
             if kind == "error":
                 finding["state"], finding["reason"] = "failed", content
             elif kind != "say":

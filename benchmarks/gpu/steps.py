@@ -131,16 +131,11 @@ EAGER = ("shipped", ""), ("plain", "float32"), ("shipped", "bf16"), ("plain", ""
 """Variants and precisions, most telling first; without precision: the default one."""
 
 
-def default_precision(setting: Setting) -> str:
-    """Return the precision that `trainer.precision = "auto"` is."""
-    return "tf32" if setting.is_cuda else "float32"
-
-
 def step(setting: Setting, channel: Channel, variants: Sequence[tuple[str, str]] = EAGER) -> None:
     """Row for each variant and size that isn't known; then, for compiled code, rows of its kernels."""
     largest, device = setting.events[0], torch.device(setting.device)
     channel.send("say", f"simulating {largest:,} events")
-    events, default = simulated(largest), default_precision(setting)
+    events, default = simulated(largest), setting.default_precision
     cells = [Cell(variant, precision or default, size) for size in setting.events for variant, precision in variants]
     model: Model | None = None
     for cell in dict.fromkeys(cells):
@@ -196,7 +191,7 @@ def _times(model: Model, batch: Batch, setting: Setting, is_counted: bool) -> di
 
 def kernels(setting: Setting, channel: Channel) -> None:
     """Rows of the kernels of the shipped step; those of the compiled one are its own stages'."""
-    cell = Cell("shipped", default_precision(setting), setting.events[0])
+    cell = Cell("shipped", setting.default_precision, setting.events[0])
     _kernels(cell, cell.model(setting), batch_of(simulated(cell.events), cell.events, setting.device), channel)
 
 
@@ -260,6 +255,6 @@ def others(setting: Setting, channel: Channel) -> None:
     with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder:
         geometry = Path(folder, GEOMETRY_FILE)
         write_geometry(geometry, plan.geometry)
-        for precision in (default_precision(setting), "bf16"):
+        for precision in (setting.default_precision, "bf16"):
             channel.attempt(f"likelihood and directions, {precision}", partial(steps, precision))
     channel.attempt("generation", generation)
