@@ -1,11 +1,9 @@
 """First hour on a GPU in at most eight minutes: does it train here, and right, how fast is a step against the plain one
 and the card's own ceilings, and is the GPU busy in a run from files?
 
-    python -m benchmarks.gpu                            # the first GPU; page and JSON to benchmarks/results/
-    python -m benchmarks.gpu --device cuda:1 -o /tmp    # another one, written elsewhere
-    python -m benchmarks.gpu --only step --only copies  # some stages, with all of the time
-    python -m benchmarks.gpu --again PAGE.json          # what failed or was left out, in at most four minutes
-    python -m benchmarks.gpu --device cpu --quick       # tiny sizes: does the command itself work here?
+    python -m benchmarks.gpu                       # the first GPU; page and JSON to benchmarks/results/
+    python -m benchmarks.gpu --again PAGE.json     # what failed or was left out, in at most four minutes
+    python -m benchmarks.gpu --device cpu --quick  # tiny sizes: does the command itself work here?
 
 Needs what `icestream run` needs; `first_hour.sh` brings it where nothing can be downloaded. There are no kernels of our
 own any more, and so nothing for compute-sanitizer. Exit code: 1 if a stage or a check failed (the others are measured
@@ -105,7 +103,7 @@ def planned(given: argparse.Namespace) -> tuple[Measurement, list[Stage]]:
     known = frozenset((row["variant"], row["precision"], row["events"]) for row in rows if row["table"] == "step")
     is_cuda = given.device.startswith("cuda")
     setting = Setting(given.device, is_cuda, known, **(QUICK if given.quick else {}))
-    words = [f"--device {given.device}", *(f"--only {name}" for name in given.only or ())]
+    words = ["python -m benchmarks.gpu --device", given.device, *(f"--only {name}" for name in given.only or ())]
     words += [f"--again {given.again.name}"] if given.again else []
     words += ["--quick"] if given.quick else []
     complete = {one["name"] for one in earlier if one["state"] in ("done", "not here") and not one["left_out"]}
@@ -117,8 +115,7 @@ def planned(given: argparse.Namespace) -> tuple[Measurement, list[Stage]]:
     patience = 10 if given.quick and not is_cuda else 1
     share = patience * (AGAIN_S if given.again else BUDGET_S) / sum(stage.limit_s for stage in stages)
     stages = [stage._replace(limit_s=share * stage.limit_s) for stage in stages]
-    command = f"python -m benchmarks.gpu {' '.join(words)}"
-    return Measurement(command, commit() or "unknown", setting, given.quick, rows), stages
+    return Measurement(" ".join(words), commit() or "unknown", setting, given.quick, rows), stages
 
 
 if __name__ == "__main__":

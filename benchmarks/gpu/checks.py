@@ -30,9 +30,8 @@ from workloads.base.context import StepContext
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
 
-STEPS, RANKS = 3, 2
+STEPS, RANKS, LARGEST_EVENTS, LARGEST_EVERY = 3, 2, 400, 50
 MOST_GROWN_MIB = 8  # CUDA's allocator reserves 2 MiB at a time
-LARGEST_EVENTS, LARGEST_EVERY = 400, 50
 MARKED = re.compile(r"^\s*@pytest\.mark\.cuda|marks=pytest\.mark\.cuda|^pytestmark = .*mark\.cuda", re.MULTILINE)
 
 
@@ -121,12 +120,12 @@ def ranks(setting: Setting, channel: Channel) -> None:
     nccl refuses two ranks on one card. The sums go over gloo, through the host: their time says nothing about nccl.
     """
     fork = multiprocessing.get_context("fork")  # this process has not touched the device
-    with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder, ProcessPoolExecutor(RANKS, fork) as pool:
+    pool = ProcessPoolExecutor(RANKS, fork)  # not waited for if one fails: the other one hangs then
+    with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder:
         (seconds, sums), (_, others) = pool.map(partial(_rank, setting, f"{folder}/store"), range(RANKS))
-    outcome = "the same weights" if sums == others else "they differ"
-    channel.row("ranks", ranks=RANKS, outcome=outcome, events=min(setting.events), seconds=seconds)
     if sums != others:
-        channel.send("failures", "the weights of the ranks differ")
+        raise SystemExit("the weights of the ranks differ")
+    channel.row("ranks", ranks=RANKS, outcome="the same weights", events=min(setting.events), seconds=seconds)
 
 
 def _rank(setting: Setting, store: str, rank: int) -> tuple[float, list[float]]:

@@ -192,9 +192,10 @@ class Schedule(NamedTuple):
                 return True
             if kind in ("say", "left_out", "failures"):
                 self.say({"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content)
-            if kind == "error":
+            if kind == "error":  # whatever it has started may live on, and is killed
                 finding["state"], finding["reason"] = "failed", content
-            elif kind != "say":
+                return True
+            if kind != "say":
                 finding[kind].append(content)
                 self.save()
         return False

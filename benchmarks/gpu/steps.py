@@ -35,11 +35,9 @@ from workloads.muons.models.wgan import WganTask
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.muons import sample_primaries, simulate
 
-SEED = 1
+SEED, MOST_KERNELS = 1, 8
 CYCLE = WganConfig().gp_every // gcd(WganConfig().gp_every, WganConfig().critic_steps)
 """Steps after which the same work comes again: not each has the same number of gradient penalties."""
-MOST_KERNELS = 8
-LIKELIHOOD_STEPS = 50  # before generation is timed: numbers of muons are then those of events, about
 Work = Callable[[], object]
 Model = WganTask | ReferenceStep
 
@@ -199,12 +197,10 @@ def _kernels(cell: Cell, model: Model, batch: Batch, channel: Channel) -> None:
     """Rows: all kernels of a step, the mean over a cycle, then the longest. On a CPU: operators, nested ones, too."""
     channel.send("say", "kernels by torch's profiler")
     is_cuda = batch.microbatches[0].offsets_E1.is_cuda
-    kind, activities = DeviceType.CPU, [ProfilerActivity.CPU]
-    if is_cuda:
-        kind, activities = DeviceType.CUDA, [*activities, ProfilerActivity.CUDA]
+    kind = DeviceType.CUDA if is_cuda else DeviceType.CPU
     for _ in range(2 + CYCLE):
         model.step(batch)
-    with profile(activities=activities) as recorded:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA][: 1 + is_cuda]) as recorded:
         for _ in range(CYCLE):
             model.step(batch)
         if is_cuda:
@@ -243,9 +239,8 @@ def others(setting: Setting, channel: Channel) -> None:
 
     def generation() -> None:
         set_matmul_precision("float32")  # it computes in this one, whatever the training
-        num_steps = min(LIKELIHOOD_STEPS, 10 * setting.repeats)
-        task = WganTask(WganConfig(network=network, likelihood_steps=num_steps), StepContext(device, SEED))
-        for _ in range(num_steps + 1):
+        task = WganTask(WganConfig(network=network, likelihood_steps=50), StepContext(device, SEED))
+        for _ in range(51):  # numbers of muons are then those of events, about
             task.step(muons)
         primary_E4 = muons.microbatches[0].event_columns["primary"]
         primary_E4 = primary_E4[torch.arange(setting.primaries, device=device) % len(primary_E4)]
