@@ -28,19 +28,19 @@ from icestream.version import commit
 from services.trainer.environment import prepare
 
 BUDGET_S, AGAIN_S = 480.0, 240.0
-MACHINE = Stage("machine", 20, "machine:describe")
+MACHINE = Stage("machine", 20, "steps:describe")
 STAGES = (
-    Stage("trains", 30, "runs:trains"),
-    Stage("ceilings", 10, "machine:ceilings"),
+    Stage("trains", 30, "checks:trains"),
+    Stage("ceilings", 10, "steps:ceilings"),
     Stage("step", 70, "steps:step"),
     Stage("compiled", 75, "steps:compiled", only_cuda=True),
     Stage("compiled-bf16", 45, "steps:compiled_bf16", only_cuda=True),
     Stage("checks", 25, "checks:step"),
-    Stage("runs", 75, "runs:from_files"),
+    Stage("runs", 75, "checks:from_files"),
     Stage("models", 22, "steps:others"),
-    Stage("segments", 10, "machine:segments"),
+    Stage("segments", 10, "steps:segments"),
     Stage("kernels", 12, "steps:kernels"),
-    Stage("copies", 8, "machine:copies"),
+    Stage("copies", 8, "steps:copies"),
     Stage("memory", 35, "checks:memory"),
     Stage("ranks", 15, "checks:ranks"),
     Stage("tests", 28, "checks:tests"),

@@ -48,12 +48,10 @@ class Measurement:
     commit: str
     setting: Setting
     is_quick: bool
-    earlier: list[Row]
-    """Rows of an earlier page: its ceilings and plain steps hold here, too."""
+    earlier: list[Row]  # of an earlier page: its ceilings and plain steps hold here, too
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
-    path: Path | None = None
-    """The page, once the machine is known."""
+    path: Path | None = None  # of the page, once the machine is known
 
     def write(self, folder: Path) -> None:
         """Write page and JSON to ``folder``, the first time under a name that isn't there."""
@@ -68,14 +66,14 @@ class Measurement:
             self.path = next(path for path in paths if not path.exists())
         sizes = {name: value for name, value in asdict(self.setting).items() if name != "known"}
         about = {"command": self.command, "commit": self.commit, "seconds": self.seconds, "setting": sizes}
-        data = json.dumps(about | {"findings": findings}, indent=1)
-        for path, text in ((self.path, page(self, findings)), (self.path.with_suffix(".json"), data)):
+        texts = {".md": page(self, findings), ".json": json.dumps(about | {"findings": findings}, indent=1)}
+        for suffix, text in texts.items():
             # A page is for others: it says nothing of the machine's folders.
             for place in sorted({str(ROOT), *sysconfig.get_paths().values()}, key=len, reverse=True):
                 text = text.replace(f"{place}/", "")
-            part = path.with_suffix(".part")  # whoever kills the command finds the newest complete one
+            part = self.path.with_suffix(".part")  # whoever kills the command finds the newest complete one
             part.write_text(text + "\n")
-            part.replace(path)
+            part.replace(self.path.with_suffix(suffix))
 
 
 def read_findings(path: Path) -> list[Finding]:
@@ -83,9 +81,7 @@ def read_findings(path: Path) -> list[Finding]:
     try:
         findings = [new_finding(one["name"]) | one for one in json.loads(path.read_text())["findings"]]
         with_rates([], [row for one in findings for row in one["rows"]])
-    except OSError as error:
-        raise BadInputError(f"--again {path}: can't be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise BadInputError(f"--again {path}: expected the JSON that this command wrote beside its page") from None
     return findings
 
@@ -130,8 +126,12 @@ def page(measurement: Measurement, findings: Sequence[Finding]) -> str:
         parts.append("**Measured on a CPU: these figures say nothing about a GPU.**")
     about = {"command": f"`{measurement.command}` ({measurement.seconds:.0f} s)", "icestream": measurement.commit}
     about |= {name.replace("_", " "): value for name, value in machine.items() if name != "table"}
-    states = [[one[key] for key in ("name", "state", "seconds", "reason")] for one in findings]
-    parts += [_table(["", ""], about.items()), _table(["stage", "state", "seconds", "reason"], states), READING]
+    state = ("name", "state", "seconds", "reason")
+    parts += [
+        _table(["", ""], about.items()),
+        _table(state, ([one[key] for key in state] for one in findings)),
+        READING,
+    ]
     for name, rows in tables.items():
         parts += [f"## {name.capitalize()}", _of_rows(rows)]
     for heading, name in (("Failed", "failures"), ("Left out", "left_out"), ("Notes", "notes")):

@@ -1,8 +1,7 @@
-"""Stages: their order and limits, their processes, and the channel by which each tells what it finds.
+"""Stages: their order and limits, their processes, and the channel by which each tells what it finds, row by row.
 
 A stage is forked from a process that has loaded torch and never touched the GPU. So an error on the device, which ends
-all work of its process there, ends one stage; and a stage that takes too long is killed, with all processes that it has
-started. What it has found is kept: rows are sent one by one.
+all work of its process there, ends one stage. One that takes too long is killed, with all that it has started.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from common.errors import BadInputError
 
 Row = dict[str, Any]
 Finding = dict[str, Any]
-LEAST_SHARE = 0.5  # with less of its limit a stage is left out: it would end in the middle
-_PR_SET_PDEATHSIG = 1
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch"])
 
@@ -37,8 +34,7 @@ class Setting:
 
     device: str
     is_cuda: bool
-    known: frozenset[tuple[str, str, int]] = frozenset()
-    """Rows of the step's table that an earlier page has: variant, precision, events."""
+    known: frozenset[tuple[str, str, int]] = frozenset()  # rows of the step's table that an earlier page has
     events: tuple[int, ...] = (128_000, 8_192, 32_768)
     run_events: tuple[int, ...] = (128_000, 8_192)
     directions: int = 64  # as in configs/direction.toml
@@ -62,7 +58,7 @@ SMALL = {"hidden": 16}
 QUICK: dict[str, Any] = {
     **{"events": (256, 64), "run_events": (64,), "directions": 8, "network": tuple(SMALL.items()), "run_s": 1.0},
     **{"microbatch_particles": 600, "repeats": 1, "matrix": 128, "copy_mib": 1, "ragged_steps": 100},
-    **{"files_events": 4000, "primaries": 300},
+    **{"files_events": 4000, "primaries": 200},
 }
 """Tiny sizes: does it work?"""
 
@@ -72,8 +68,7 @@ class Stage(NamedTuple):
 
     name: str
     limit_s: float
-    function: str
-    """``module:function`` in this package, called with Setting and Channel."""
+    function: str  # `module:function` in this package, called with Setting and Channel
     only_cuda: bool = False
 
 
@@ -81,8 +76,7 @@ class Channel(NamedTuple):
     """Sending end, in the process of a stage."""
 
     pipe: Connection
-    deadline_s: float
-    """On the monotonic clock, which all processes of a machine share."""
+    deadline_s: float  # on the monotonic clock, which all processes of a machine share
 
     def send(self, kind: str, content: Any) -> None:
         """Send an item of a list of the finding, or a line of progress ("say")."""
@@ -131,8 +125,7 @@ class Schedule(NamedTuple):
     findings: list[Finding]
     end_s: float
     say: Callable[[str], None]
-    save: Callable[[], None]
-    """Called whenever there is something new."""
+    save: Callable[[], None]  # called whenever there is something new
 
     def run(self, stages: Sequence[Stage]) -> None:
         """Measure all; end at an interruption, or if the first one fails.
@@ -146,7 +139,7 @@ class Schedule(NamedTuple):
             left_s = self.end_s - time.monotonic() - behind_s
             if stage.only_cuda and not self.setting.is_cuda:
                 finding["state"] = "not here"
-            elif left_s < LEAST_SHARE * stage.limit_s:
+            elif left_s < stage.limit_s / 2:  # it would end in the middle
                 finding["state"], finding["reason"] = "no time", f"{left_s:.0f} s of {stage.limit_s:.0f} s were left"
             else:
                 self.say(f"{stage.name} (at most {left_s:.0f} s)")
@@ -164,14 +157,18 @@ class Schedule(NamedTuple):
         try:
             process.start()
             sending.close()
-            if not self._follow(receiving, finding, begun_s + limit_s):
-                finding["state"], finding["reason"] = "cut off", f"after {limit_s:.0f} s, its limit"
-            elif finding["state"] == "running":
-                process.join(5.0)
-                code = process.exitcode or 0
-                finding["state"] = "failed" if code or finding["failures"] else "done"
-                by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                finding["reason"] = f"ended by {by}" if code else ""
+            while finding["state"] == "running":
+                left_s = begun_s + limit_s - time.monotonic()
+                if left_s > 0 and receiving.poll(left_s):
+                    self._take(finding, *receiving.recv())
+                else:
+                    finding["state"], finding["reason"] = "cut off", f"after {limit_s:.0f} s, its limit"
+        except EOFError:  # the stage has ended
+            process.join(5.0)
+            code = process.exitcode or 0
+            finding["state"] = "failed" if code or finding["failures"] else "done"
+            by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            finding["reason"] = f"ended by {by}" if code else ""
         except KeyboardInterrupt:
             finding["state"] = "interrupted"
         finally:
@@ -183,22 +180,15 @@ class Schedule(NamedTuple):
             receiving.close()
             finding["seconds"] = time.monotonic() - begun_s
 
-    def _follow(self, receiving: Connection, finding: Finding, deadline_s: float) -> bool:
-        """Take messages until the stage has ended; False at its deadline."""
-        while (left_s := deadline_s - time.monotonic()) > 0 and receiving.poll(left_s):
-            try:
-                kind, content = receiving.recv()
-            except EOFError:
-                return True
-            if kind in ("say", "left_out", "failures"):
-                self.say({"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content)
-            if kind == "error":  # whatever it has started may live on, and is killed
-                finding["state"], finding["reason"] = "failed", content
-                return True
-            if kind != "say":
-                finding[kind].append(content)
-                self.save()
-        return False
+    def _take(self, finding: Finding, kind: str, content: Any) -> None:
+        """Record a message of the stage, and show those that a person waits for."""
+        if kind in ("say", "left_out", "failures"):
+            self.say({"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content)
+        if kind == "error":
+            finding["state"], finding["reason"] = "failed", content
+        elif kind != "say":
+            finding[kind].append(content)
+            self.save()
 
 
 def _run(function: str, setting: Setting, deadline_s: float, sending: Connection) -> None:
@@ -223,7 +213,7 @@ def _run(function: str, setting: Setting, deadline_s: float, sending: Connection
 
 def end_with_parent() -> None:
     """Let the kernel end this process with the one that started it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG
 
 
 def one_line(error: BaseException) -> str:
