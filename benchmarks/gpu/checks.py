@@ -58,7 +58,6 @@ def trains(setting: Setting, channel: Channel) -> None:
     words = ["trainer.max_steps=20", "trainer.wgan.likelihood_steps=10", "stream.batch_events=256", "epochs=0"]
     with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder:
         write_dataset(Path(folder, "data"), preset("bench"), DatasetPlan(4000, 4, seed=1))
-        channel.send("say", "icestream run")
         last = _run(Path(folder, "run"), setting, words, channel.left_s - _STOP_S, 1)[-1]
     losses = ", ".join(f"{name} {value:.3g}" for name, value in last["losses"].items())
     channel.row("runs", run="trains", losses=losses, steps=last["step"], seconds=last["seconds"])

@@ -339,7 +339,6 @@ def _kernels(cell: Cell, model: Model, batch: Batch, channel: Channel) -> None:
 def others(setting: Setting, channel: Channel) -> None:
     """Rows: steps of the likelihood model and of directions, and the generation of events."""
     device, network = torch.device(setting.device), dict(setting.network)
-    channel.send("say", "simulating events of both kinds")
     num_events, plan = setting.events[0], EventsPlan(setting.directions, 1, SEED)
     muons = batch_of(simulated(num_events), num_events, setting.device)
     neutrinos = batch_of(directions(plan), setting.directions, setting.device)

@@ -95,7 +95,7 @@ def test_figures_are_relative_to_the_plain_step_and_overlapping_kernels_count_on
     step = {"table": "step", "precision": "tf32", "events": 10}
     plain, shipped, compiled = ({"variant": name, **step} for name in ("plain", "shipped", "compiled"))
     rows = [plain | {"seconds": 6.0}, shipped | {"seconds": 2.0, "flops": 8.0}, compiled | {"seconds": 1.0}]
-    assert [row["plain_tf32"] for row in with_rates(rows, [])] == [1.0, 3.0, 6.0]
-    assert with_rates(rows, [])[2]["flop_per_s"] == 8.0
+    assert [row["plain_tf32"] for row in with_rates(rows, rows)] == [1.0, 3.0, 6.0]
+    assert with_rates(rows, rows)[2]["flop_per_s"] == 8.0
     kernels = [{"cat": "kernel", "ts": at * 1e6, "dur": 2e6} for at in (0, 1, 8)]
     assert busy_in([*kernels, {"cat": "cpu_op", "ts": 0.0, "dur": 9e9}], {"kernel"}) == (5.0, 10.0)
