@@ -69,7 +69,6 @@ def from_files(setting: Setting, channel: Channel) -> None:
     """Row for each batch size: events/s, waits for data, and how busy the GPU is."""
     decoders = max(1, min(MOST_DECODERS, len(os.sched_getaffinity(0)) - 2))
     with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder:
-        channel.send("say", f"writing {setting.files_events:,} events in 16 files")
         write_dataset(Path(folder, "data"), preset("bench"), DatasetPlan(setting.files_events, 16, seed=1))
 
         def measure(events: int, limit_s: float) -> None:
@@ -232,7 +231,7 @@ def ranks(setting: Setting, channel: Channel) -> None:
     """Row: a step of two ranks on one device, half of a batch each. nccl refuses two on one card: sums go over gloo,
     through the host, and their time says nothing about nccl."""
     fork = multiprocessing.get_context("fork")  # this process has not touched the device
-    pool = ProcessPoolExecutor(RANKS, fork)  # not waited for if one fails: the other one hangs then
+    pool = ProcessPoolExecutor(RANKS, fork)  # never waited for: if one fails, the other one hangs
     with tempfile.TemporaryDirectory(prefix="icestream-gpu-") as folder:
         (seconds, sums), (_, others) = pool.map(partial(_rank, setting, f"{folder}/store"), range(RANKS))
     if sums != others:
@@ -259,18 +258,20 @@ def tests(setting: Setting, channel: Channel) -> None:
     """Row for each marked test, without what the machine may lack, the project's conftest and plug-ins of pytest. The
     slow one, memory over ragged steps, is a stage of its own."""
     files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if MARKED.search(path.read_text())]
-    channel.send("say", f"pytest on {len(files)} files")
     words = ["-m", "pytest", "-v", "-c", "/dev/null", "--rootdir", str(ROOT), "--noconftest", "-m", "cuda and not slow"]
     words += ["-p", "no:xdist", "-p", "no:cacheprovider", "-o", f"pythonpath={ROOT} {ROOT}/tests {ROOT}/tests/pipeline"]
     words += ["--continue-on-collection-errors", *files]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = subprocess.Popen([sys.executable, *words], cwd=ROOT, **pipes, preexec_fn=end_with_parent)
+    lacks = ""
     for line in process.stdout or ():
+        lacks = lacks or "".join(re.findall(r"No module named '[\w.]+'", line))
         if found := re.match(r"(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED.*?) +\[", line):
             channel.row("tests", test=found[1], outcome=found[2].lower())
             if found[2].startswith("SKIPPED") and setting.is_cuda:
                 channel.send("failures", line.strip())
-        elif line.startswith(("FAILED ", "ERROR ")):  # of the summary: with a reason
-            channel.send("notes" if "No module named" in line else "failures", line.strip())
+        elif line.startswith(("FAILED ", "ERROR ")):  # of the summary
+            is_missing = bool(lacks) and "::" not in line
+            channel.send("notes" if is_missing else "failures", f"{line.strip()} {lacks * is_missing}")
     if process.wait() not in (0, 1, 2):
         raise SystemExit(f"pytest ended with {process.returncode}")

@@ -37,7 +37,6 @@ COLUMNS = {
     "_mib": (" MiB", 1),
 }
 """Key of a number, or its ending -> heading, or the end of it, and unit. All others are shown as they are."""
-NOT_SHOWN = ("table", "flops", "bytes")  # the numbers are shown as rates
 
 
 @dataclass
@@ -142,7 +141,7 @@ def page(measurement: Measurement, findings: Sequence[Finding]) -> str:
 
 def _of_rows(rows: Sequence[Row]) -> str:
     """Return a table of rows: texts, then numbers, each in the order of their first appearance."""
-    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in NOT_SHOWN]
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in ("table", "flops", "bytes")]
     keys.sort(key=lambda key: not any(isinstance(row.get(key), str) for row in rows))
     headings, units = [], {}
     for key in keys:

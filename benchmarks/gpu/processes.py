@@ -163,12 +163,11 @@ class Schedule(NamedTuple):
                     self._take(finding, *receiving.recv())
                 else:
                     finding["state"], finding["reason"] = "cut off", f"after {limit_s:.0f} s, its limit"
-        except EOFError:  # the stage has ended
+        except EOFError:  # it has died: else its last message says how it ended
             process.join(5.0)
             code = process.exitcode or 0
-            finding["state"] = "failed" if code or finding["failures"] else "done"
             by = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            finding["reason"] = f"ended by {by}" if code else ""
+            finding["state"], finding["reason"] = "failed", f"ended by {by}"
         except KeyboardInterrupt:
             finding["state"] = "interrupted"
         finally:
@@ -184,8 +183,9 @@ class Schedule(NamedTuple):
         """Record a message of the stage, and show those that a person waits for."""
         if kind in ("say", "left_out", "failures"):
             self.say({"left_out": "left out: ", "failures": "FAILED: "}.get(kind, "") + content)
-        if kind == "error":
-            finding["state"], finding["reason"] = "failed", content
+        if kind == "end":  # not waited for: what it has started may live on, and is killed
+            finding["state"] = "failed" if content or finding["failures"] else "done"
+            finding["reason"] = content
         elif kind != "say":
             finding[kind].append(content)
             self.save()
@@ -207,8 +207,9 @@ def _run(function: str, setting: Setting, deadline_s: float, sending: Connection
         getattr(importlib.import_module(f"benchmarks.gpu.{module}"), name)(setting, channel)
     except (Exception, SystemExit) as error:  # noqa: BLE001  any error ends this stage, and the others go on
         channel.send("tracebacks", traceback.format_exc())
-        channel.send("error", one_line(error))
-    sending.close()
+        channel.send("end", one_line(error))
+    else:
+        channel.send("end", "")
 
 
 def end_with_parent() -> None:

@@ -315,7 +315,6 @@ def kernels(setting: Setting, channel: Channel) -> None:
 
 def _kernels(cell: Cell, model: Model, batch: Batch, channel: Channel) -> None:
     """Rows: all kernels of a step, the mean over a cycle, then the longest. On a CPU: operators, nested ones, too."""
-    channel.send("say", "kernels by torch's profiler")
     is_cuda = batch.microbatches[0].offsets_E1.is_cuda
     kind = DeviceType.CUDA if is_cuda else DeviceType.CPU
     for _ in range(2 + CYCLE):
