@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.gpu.data import simulated
+from benchmarks.gpu.steps import simulated
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.device import tune_cpu

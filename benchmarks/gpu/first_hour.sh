@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Measure this GPU without network: first_hour.sh [FOLDER_OF_WHEELS] [words of `python -m benchmarks.gpu` …]
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+site=$(mktemp -d) # it stays
+if [[ -d ${1:-} ]]; then
+  python3 -m pip install --quiet --no-index --no-deps --target "$site" "$1"/*.whl
+  shift
+fi
+export PYTHONPATH=$root:$site${PYTHONPATH:+:$PYTHONPATH}
+exec python3 -m benchmarks.gpu "$@" # a signal reaches it, and the page is written
