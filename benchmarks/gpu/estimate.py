@@ -27,7 +27,7 @@ from torch import Tensor
 from torch._inductor import metrics
 
 from benchmarks.gpu.counting import Counts, counted
-from benchmarks.gpu.data import batch_of, simulated
+from benchmarks.gpu.steps import batch_of, simulated
 from benchmarks.reference_step import ReferenceStep
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
@@ -61,7 +61,7 @@ def main() -> None:
     compiler.inductor_metrics_log.setLevel(logging.INFO)  # without it nothing is counted
     compiler.inductor_metrics_log.propagate = False
     torch._inductor.config.force_disable_caches = True
-    batch = batch_of(simulated(EVENTS), EVENTS, CPU)
+    batch = batch_of(simulated(EVENTS), EVENTS, "cpu")
     head = "| variant | operators | KiB a muon | MFLOP a muon | H100, ms | H200, ms | H100, events/s | measured |"
     print(head, "| --- " * (head.count("|") - 1) + "|", sep="\n")
     plain = counts_of(ReferenceStep(_config(), CPU, 1).step, batch)

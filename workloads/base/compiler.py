@@ -17,15 +17,20 @@ from common.paths import changed_by_others, make_for_owner
 
 def require_compiler(device: torch.device, setting: str) -> None:
     """Raise BadInputError, naming ``setting``, if code for the device can't be compiled and loaded on this machine."""
-    for problem, remedy in (_of_cuda() if device.type == "cuda" else _of_cpu(), _of_caches(device)):
-        if problem:
-            raise BadInputError(f"{setting} = true needs {problem}: {remedy}, or set {setting} = false")
+    from torch._inductor.runtime.runtime_utils import default_cache_dir  # type: ignore[attr-defined]
 
-
-def _of_cpu() -> tuple[str, str]:
-    if any(shutil.which(name) for name in ("g++", "c++", "clang++")):
-        return "", ""
-    return "a C++ compiler on the CPU (g++ or clang++), and there is none", "install one"
+    problem, remedy = "", ""
+    if device.type == "cuda":
+        problem, remedy = _of_cuda()
+    elif not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        problem, remedy = "a C++ compiler on the CPU (g++ or clang++), and there is none", "install one"
+    # Compiled code is written to these directories and loaded from there, Triton's by default within the other one.
+    for variable, folder in (("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()), ("TRITON_CACHE_DIR", "")):
+        folder = os.environ.get(variable) or folder
+        if folder and not problem and (device.type == "cuda" or variable != "TRITON_CACHE_DIR"):
+            problem, remedy = _of_cache(folder), f"set {variable} to a directory on a disk of this machine"
+    if problem:
+        raise BadInputError(f"{setting} = true needs {problem}: {remedy}, or set {setting} = false")
 
 
 def _of_cuda() -> tuple[str, str]:
@@ -43,28 +48,16 @@ def _of_cuda() -> tuple[str, str]:
     return "", ""
 
 
-def _of_caches(device: torch.device) -> tuple[str, str]:
-    """Compiled code is written to these directories and loaded from there."""
-    from torch._inductor.runtime.runtime_utils import default_cache_dir  # type: ignore[attr-defined]
-
-    environment = {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()}
-    if device.type == "cuda" and os.environ.get("TRITON_CACHE_DIR"):  # by default within the other one
-        environment["TRITON_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"]
-    problems = (_of_cache(variable, folder) for variable, folder in environment.items())
-    return next((one for one in problems if one[0]), ("", ""))
-
-
-def _of_cache(variable: str, folder: str) -> tuple[str, str]:
-    remedy = f"set {variable} to a directory on a disk of this machine"
+def _of_cache(folder: str) -> str:
+    cache = "a cache for compiled code"
     try:
         make_for_owner(Path(folder))
         if reason := changed_by_others(Path(folder)):
-            return f"a cache for compiled code that nobody else can change, and {reason}", remedy
+            return f"{cache} that nobody else can change, and {reason}"
         with tempfile.TemporaryFile(dir=folder):
             pass
-        may_execute = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            return f"{cache}, and {folder} is mounted noexec: nothing can be loaded from it"
     except OSError as error:
-        return f"a cache for compiled code, and {folder} can't be written ({error.strerror})", remedy
-    if not may_execute:
-        return f"a cache for compiled code, and {folder} is mounted noexec: nothing can be loaded from it", remedy
-    return "", ""
+        return f"{cache}, and {folder} can't be written ({error.strerror})"
+    return ""

@@ -77,35 +77,22 @@ def test_cuda_needs_the_headers_of_python(tmp_path: Path) -> None:
     ("variable", "device"),
     [("TORCHINDUCTOR_CACHE_DIR", CPU), ("TORCHINDUCTOR_CACHE_DIR", CUDA), ("TRITON_CACHE_DIR", CUDA)],
 )
-def test_a_cache_from_which_nothing_can_be_loaded_is_refused(
+def test_a_cache_that_can_not_be_written_or_loaded_from_or_that_others_can_change_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, device: torch.device
 ) -> None:
-    folder = str(tmp_path / "noexec")
-    monkeypatch.setenv(variable, folder)
-    monkeypatch.setattr(
-        "workloads.base.compiler.os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC if path == folder else 0)
-    )
-    text = refusal(device)
-    assert f"{folder} is mounted noexec" in text
-    assert f"set {variable} to" in text
+    def refused(folder: Path) -> str:
+        monkeypatch.setenv(variable, str(folder))
+        text = refusal(device)
+        assert f"set {variable} to" in text
+        return text
 
-
-def test_a_cache_that_can_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noexec = str(tmp_path / "noexec")
+    flags = {noexec: os.ST_NOEXEC}
+    statvfs = "workloads.base.compiler.os.statvfs"
+    monkeypatch.setattr(statvfs, lambda path: SimpleNamespace(f_flag=flags.get(path, 0)))
+    assert f"{noexec} is mounted noexec" in refused(Path(noexec))
     (tmp_path / "file").touch()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert "can't be written" in refusal(CUDA)
-
-
-@pytest.mark.parametrize(
-    ("variable", "device"),
-    [("TORCHINDUCTOR_CACHE_DIR", CPU), ("TORCHINDUCTOR_CACHE_DIR", CUDA), ("TRITON_CACHE_DIR", CUDA)],
-)
-def test_a_cache_that_others_can_change_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, device: torch.device
-) -> None:
+    assert "can't be written" in refused(tmp_path / "file" / "cache")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    monkeypatch.setenv(variable, str(tmp_path / "open" / "below"))
-    text = refusal(device)
-    assert f"that nobody else can change, and {tmp_path}/open (mode 0777" in text
-    assert f"set {variable} to" in text
+    assert f"that nobody else can change, and {tmp_path}/open (mode 0777" in refused(tmp_path / "open" / "below")

@@ -256,7 +256,7 @@ class _Position(nn.Module):
 
     def forward(self, context_ED: Tensor, before_PF: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
         """Mixture of each muon (P, X), and its shift (P, 1) by a line in the features before."""
-        of_event_PD, slope_PN = _both_spread(self.of_context(context_ED), self.slope(context_ED), segments)
+        of_event_PD, slope_PN = (spread(layer(context_ED), segments) for layer in (self.of_context, self.slope))
         mixture_PX: Tensor = self.network(_added(self.of_features, before_PF, of_event_PD))
         if before_PF.shape[1] == _AZIMUTH:
             *others, log_spreads_PK = mixture_PX.chunk(3, 1)
@@ -292,15 +292,6 @@ class Correction(nn.Module):
         of_event_PD = spread(self.of_context(self.context(inputs_EI)), segments)
         change_PF: Tensor = self.network(_added(self.of_features, seen(features_PF), of_event_PD))
         return features_PF + _CORRECTION * change_PF
-
-
-def _both_spread(one_ED: Tensor, other_EN: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """Rows of each event for each of its particles, in one pass if they are of one type. -> (P, D), (P, N)."""
-    if one_ED.dtype != other_EN.dtype:
-        return spread(one_ED, segments), spread(other_EN, segments)
-    both_PD = spread(torch.cat([one_ED, other_EN], 1), segments)
-    width = one_ED.shape[1]
-    return both_PD[:, :width], both_PD[:, width:]
 
 
 def _added(layer: nn.Linear, input_PF: Tensor, to_PD: Tensor) -> Tensor:

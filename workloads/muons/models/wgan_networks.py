@@ -351,10 +351,8 @@ class WganNetworks:
 
     @property
     def num_sets(self) -> int:
-        """Sets of drawn events of a step: one for each update of the critic, and one that it scores for the generator.
-
-        The energy score, which doesn't know the critic, compares the last ones, whatever else they are used for.
-        """
+        """Sets of drawn events of a step: one for each update of the critic, and one that it scores for the generator,
+        the last. The energy score, which doesn't know the critic, compares the last ones, used before or not."""
         return max(self.config.critic_steps + 1, self.generated_events)
 
     def mix(self, part: WganEvents) -> Tensor:
@@ -366,9 +364,7 @@ class WganNetworks:
         passes = []
         for num in self.passes(times, part.segments):
             some = slice(first, first + num)
-            inputs = [one[some].flatten(0, 1) for one in (part.inputs_SEI, part.drawn_SPF)]
-            if self.config.compile:  # for a view, torch compiles anew if its distance from the next set changes
-                inputs = [one.clone() for one in inputs]
+            inputs = part.inputs_SEI[some].flatten(0, 1), part.drawn_SPF[some].flatten(0, 1)
             with self._precision():
                 passes.append(seen(self._correct(*inputs, part.segments.repeated(num))))
             first += num
@@ -409,6 +405,7 @@ def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(rows: Tensor, events: Tensor, segments: Segments) -> Tensor:
         if not torch.is_grad_enabled() or min(segments.num_events, segments.num_particles) < _LEAST_COMPILED:
             return function(rows, events, segments)
+        rows, events = rows.clone(), events.clone()  # for a view, torch compiles anew if its base has another shape
         for one in (rows, events, *vars(segments).values()):
             torch._dynamo.maybe_mark_dynamic(one, 0)
         return compiled(rows, events, segments)
