@@ -1,7 +1,7 @@
 """Ragged arithmetic: reduce, sort and broadcast by event, without a loop over events or a host sync.
 
 Shape suffixes: E events, P particles, D width. Every operation is differentiable any number of times where its result
-is a float. All are torch's own operations; sums are added in the same order each time, on a GPU, too.
+is a float. All are torch's own; sums are added in the same order each time, on a GPU, too, but in compiled code.
 """
 
 from __future__ import annotations

@@ -42,35 +42,23 @@ def refusal(device: torch.device) -> str:
     return text
 
 
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_a_machine_with_all_that_is_needed_may_compile(device: torch.device) -> None:
-    require_compiler(device, SETTING)
-
-
-def test_cuda_needs_a_c_compiler_and_the_cpu_one_for_cplusplus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_needs_triton_a_c_compiler_and_headers_and_the_cpu_a_compiler_for_cplusplus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_compiler(CPU, SETTING)
+    require_compiler(CUDA, SETTING)
     programs(monkeypatch)
     assert "a C++ compiler on the CPU" in refusal(CPU)
     assert "a C compiler on CUDA (gcc or clang), and there is none" in refusal(CUDA)
-    programs(monkeypatch, "clang")
-    require_compiler(CUDA, SETTING)
-
-
-def test_on_cuda_the_compiler_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "missing-cc")
     assert "CC = missing-cc is none" in refusal(CUDA)
-    programs(monkeypatch, "missing-cc")
+    programs(monkeypatch, "missing-cc", "clang++")
     require_compiler(CUDA, SETTING)
-
-
-def test_cuda_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Python.h").unlink()
+    assert f"{tmp_path}/Python.h is missing" in refusal(CUDA)
     monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: None)
     assert "triton" in refusal(CUDA)
     require_compiler(CPU, SETTING)
-
-
-def test_cuda_needs_the_headers_of_python(tmp_path: Path) -> None:
-    (tmp_path / "Python.h").unlink()
-    assert f"{tmp_path}/Python.h is missing" in refusal(CUDA)
 
 
 @pytest.mark.parametrize(

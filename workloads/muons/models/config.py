@@ -101,10 +101,9 @@ class WganConfig(StepSettings):
     """Largest gradient norm of an update of generator or critic. 0: no clipping."""
 
     compile: bool = False
-    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, seconds when a run before
-    has done it, and needs a cache directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler
-    and Python's headers. Not faster on the CPU; on CUDA it moves three quarters of the bytes in tf32, 0.6 in bf16
-    (counted: not measured)."""
+    """Compile generator and critic with `torch.compile`: a minute or more at the start, seconds when a run before has
+    done it. On the CPU it needs a C++ compiler and is not faster; on CUDA it needs a C compiler and Python's headers,
+    and moves 0.75 of the bytes in tf32, 0.56 in bf16 (counted by the CPU's compiler, not measured)."""
 
     def of_likelihood(self) -> LikelihoodConfig:
         """Return the settings of the first steps."""

@@ -295,10 +295,8 @@ class Correction(nn.Module):
 
 
 def _added(layer: nn.Linear, input_PF: Tensor, to_PD: Tensor) -> Tensor:
-    """Return ``to_PD`` + layer(input), in the memory of ``to_PD``, so that its rows pass the memory once.
-
-    Autocast has no such product, and a compiler fuses the sum with what comes next.
-    """
+    """Return ``to_PD`` + layer(input), in the memory of ``to_PD``, so that its rows pass the memory once."""
+    # Autocast has no such product, and a compiler fuses the sum with what comes next.
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(to_PD.device.type):
         return to_PD + F.linear(input_PF, layer.weight)
     to_PD.addmm_(input_PF, layer.weight.t())

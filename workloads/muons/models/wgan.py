@@ -25,7 +25,7 @@ from workloads.muons.models.config import WganConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 from workloads.muons.models.panel import SCORE, Bundles, MuonPanel
 from workloads.muons.models.wgan_losses import ScoreLoss, score_loss
-from workloads.muons.models.wgan_networks import CPU_CHUNK, SCORE_EVENTS, WganEvents, WganNetworks
+from workloads.muons.models.wgan_networks import CPU_CHUNK, LEAST_COMPILED, SCORE_EVENTS, WganEvents, WganNetworks
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,6 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self.generator_updates = 0
         self.critic_updates = 0
         self._gp_norm = self.zero
-        self._is_compiled = False
 
     @property
     def is_fitted(self) -> bool:
@@ -109,28 +108,30 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """See BaseTask."""
-        may_compile = self.config.compile and not self._is_compiled and self.networks.standardise.has_features
-        if may_compile and batch.num_particles > 1:
-            self._compile(batch)
         # Once the critic has begun, densities stay: it has learned against these.
         if self.steps >= self.config.likelihood_steps or self.generator_updates > 0:
             return super().step(batch)
+        self._compile(batch)
         self.steps += 1
         return dict.fromkeys(self.METRICS, self.zero) | self.likelihood.step(batch)
 
     def _compile(self, batch: Batch) -> None:
-        """Compile what a step needs, with this batch's sizes: by them torch chooses how to divide sums over rows."""
-        logger.info("compiling generator and critic: up to some minutes, or seconds if a run before has done it")
-        begun_s = time.monotonic()
+        """Compile what a step needs, once, with a batch's sizes: by them torch chooses how to divide sums over rows."""
+        is_fitted, is_compiled = self.networks.standardise.has_features, self.networks.is_compiled
+        if is_compiled or not (self.config.compile and is_fitted and batch.num_particles):
+            return
         chunks = joined([one for one in batch.microbatches if one.num_events > 0]).chunks(self.most_particles)
-        largest = max(chunks, key=lambda chunk: chunk.num_particles)
+        largest = max(chunks, key=lambda chunk: min(chunk.num_events, chunk.num_particles))
+        if min(largest.num_events, largest.num_particles) < LEAST_COMPILED:
+            return
+        logger.info("compiling generator and critic: up to some minutes, or seconds if a run before has done it")
+        begun_s, self.networks.is_compiled = time.monotonic(), True
         part = self.networks.events(largest, torch.Generator(self.device).manual_seed(0))
         one = torch.ones((), device=self.device)
-        with suppress(torch.OutOfMemoryError):  # a step halves its parts then
+        with suppress(torch.OutOfMemoryError):  # the step that follows halves its parts
             self._critic_gradients(part, 0, self.networks.mix(part), one, penalise=self.config.penalty_weight > 0)
             self._generator_gradients(part, one, one)
-        self._is_compiled = True
-        logger.info("compiled in %.0f s", time.monotonic() - begun_s)
+            logger.info("compiled in %.0f s", time.monotonic() - begun_s)
 
     def observe(self, batch: Batch) -> bool:
         """See LikelihoodTask."""
@@ -144,6 +145,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """Update critic and generator, in this order."""
         if batch.total_particles == 0 or not self.networks.standardise.has_features:
             return
+        self._compile(batch)
         present = sum(microbatch.num_present for microbatch in batch.microbatches)
         num_present = self.context.total(present).clamp_min(1)
         for number in range(self.config.critic_steps):

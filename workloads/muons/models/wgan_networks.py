@@ -55,7 +55,7 @@ _DRAWN_ROWS = 1 << 18
 GENERATOR_AVERAGE_DECAY = 0.995
 """Decay per step of the running mean of the generator's weights, from which events are generated: the last iterate of
 a GAN oscillates, the mean of its weights less (arXiv:1806.04498); 0.999 lags a short run."""
-_LEAST_COMPILED = 32
+LEAST_COMPILED = 32
 """Events and muons of all sets in a pass, below which networks aren't compiled: torch compiles anew for a size of 1."""
 LEAK = 0.2
 """Slope of the activation below 0."""
@@ -290,8 +290,26 @@ class WganNetworks:
         if config.compile:
             require_compiler(device, "trainer.wgan.compile")
             self._correct, self._raw_scores, self._slope = map(
-                _compiled, (self.correction.forward, self.critic.raw_scores, self.critic.slope)
+                self._compiled, (self.correction.forward, self.critic.raw_scores, self.critic.slope)
             )
+        self.is_compiled = False
+        """Set before the first pass in compiled code, whose sizes it is compiled for."""
+
+    def _compiled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a function of (rows, events, segments) that is compiled for all sizes, but not without gradients: for
+        these torch would compile anew, and little would be gained."""
+        compiled = torch.compile(function, fullgraph=True)
+
+        def call(rows: Tensor, events: Tensor, segments: Segments) -> Tensor:
+            is_small = min(segments.num_events, segments.num_particles) < LEAST_COMPILED
+            if is_small or not (self.is_compiled and torch.is_grad_enabled()):
+                return function(rows, events, segments)
+            rows, events = rows.clone(), events.clone()  # for a view, torch compiles anew if its base has another shape
+            for one in (rows, events, *vars(segments).values()):
+                torch._dynamo.maybe_mark_dynamic(one, 0)
+            return compiled(rows, events, segments)
+
+        return call
 
     def modules(self) -> dict[str, nn.Module]:
         """Modules by their name in a checkpoint."""
@@ -393,21 +411,3 @@ class WganNetworks:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
         weights = part.muons_weight_E, part.present_E
         return loss, energy_score(fake_MPG, part.real_PG, part.segments, weights, self.standardise.feature_spread_F[0])
-
-
-def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of (rows, events, segments), compiled once for all sizes, for a training.
-
-    Not without gradients, for which torch would compile anew and little is gained.
-    """
-    compiled = torch.compile(function, fullgraph=True)
-
-    def call(rows: Tensor, events: Tensor, segments: Segments) -> Tensor:
-        if not torch.is_grad_enabled() or min(segments.num_events, segments.num_particles) < _LEAST_COMPILED:
-            return function(rows, events, segments)
-        rows, events = rows.clone(), events.clone()  # for a view, torch compiles anew if its base has another shape
-        for one in (rows, events, *vars(segments).values()):
-            torch._dynamo.maybe_mark_dynamic(one, 0)
-        return compiled(rows, events, segments)
-
-    return call

@@ -91,13 +91,13 @@ def test_empty_events_change_nothing_for_critic_and_generator() -> None:
 def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients(
     monkeypatch: pytest.MonkeyPatch, bf16: bool
 ) -> None:
-    """Graphs and derivatives of torch's compiler, without the C++ behind them."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # graphs, without their C++
     torch.compiler.reset()
     counters.clear()
     torch.manual_seed(1)
     context = StepContext(CPU, 1, bf16=bf16)
     plain, compiled = (make_wgan(context, compile=compile).networks for compile in (False, True))
+    compiled.is_compiled = True
 
     for num_events in (63, 41):
         counts_E = torch.arange(num_events) % 7
@@ -130,17 +130,17 @@ def test_a_compiled_training_compiles_once_and_the_next_takes_it_from_the_cache(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     caplog.set_level(logging.INFO)
-    batches = [toy_batch(num, seed=num) for num in (64, 97, 40, 1, 123, 41, 64, 2, 90, 7, 55, 120, 33)]
+    batches = [toy_batch(num, seed=num) for num in (5, 97, 40, 1, 123, 41, 64, 2, 90, 7, 55, 120, 33)]
     trainings: list[list[dict[str, Tensor]]] = []
     for compile in (False, True, True):
         torch.compiler.reset()
         counters.clear()
-        task, graphs = make_wgan(compile=compile), []
+        task, graphs = make_wgan(compile=compile, likelihood_steps=0), []
         trainings.append([])
         for batch in batches:
             trainings[-1].append(task.step(batch))
             graphs.append(counters["stats"]["unique_graphs"])
-        assert graphs[1:] == [4 * compile] * (len(batches) - 1), "for any batch"
+        assert graphs == [0] + [4 * compile] * (len(batches) - 1), "for any batch but the first: too small"
     plain, compiled, again = trainings
     assert compiled == again
     assert (counters["aot_autograd"]["autograd_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]) == (4, 0)
