@@ -32,9 +32,10 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.reference_step import ReferenceStep, use_sgd
+from common.errors import BadInputError
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
-from workloads.base.device import tune_cpu
+from workloads.base.device import device_named, tune_cpu
 from workloads.base.native.layers import LAYERS
 from workloads.muons.models.config import WganConfig
 from workloads.muons.models.wgan import WganTask
@@ -58,7 +59,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
+    try:
+        device = device_named(arguments.device)
+    except BadInputError as error:
+        parser.error(str(error))
     batch = make_batch(arguments.events, device)
     tune_cpu(device)
     tuned = torch.get_float32_matmul_precision()

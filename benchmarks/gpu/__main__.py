@@ -19,10 +19,11 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu.page import ROOT, Measurement, read_findings
-from benchmarks.gpu.processes import QUICK, Schedule, Setting, Stage
+from benchmarks.gpu.processes import QUICK, Schedule, Setting, Stage, new_finding
 from common.errors import BadInputError
 from icestream.version import commit
 from services.trainer.environment import prepare
@@ -72,6 +73,9 @@ def main() -> int:
     except BadInputError as error:
         print(error, file=sys.stderr)
         return USER_ERROR
+    if given.again and len(stages) == 1:
+        print(f"{given.again}: nothing is missing")
+        return 0
     findings = measurement.findings
     prepare(os.environ, deterministic=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured is written then, too
@@ -80,18 +84,24 @@ def main() -> int:
         Schedule(measurement.setting, findings, end_s, say, save).run(stages)
     for one in findings:
         one["state"] = one["state"].replace("running", "interrupted")
+    was_interrupted = len(findings) < len(stages) or findings[-1]["state"] == "interrupted"
+    findings += [new_finding(stage.name) | {"state": "not begun"} for stage in stages[len(findings) :]]
     save()
     if measurement.path is None:
-        print(findings[0]["reason"], file=sys.stderr)
+        reason = findings[0]["reason"]
+        is_missing = "No module named" in reason
+        print(reason + " (benchmarks/gpu/first_hour.sh brings it along)" * is_missing, file=sys.stderr)
         return USER_ERROR
     say(f"written: {measurement.path} and .json")
-    if len(findings) < len(stages) or findings[-1]["state"] == "interrupted":
+    if was_interrupted:
         return INTERRUPTED
     return int(any(one["state"] == "failed" or one["failures"] for one in findings))
 
 
 def planned(given: argparse.Namespace) -> tuple[Measurement, list[Stage]]:
     """Return an empty measurement, and the stages with their limits. Raises BadInputError."""
+    if find_spec("torch") is None:
+        raise BadInputError("this Python has no torch: take one of an image with CUDA, or install it")
     try:
         given.output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=given.output):

@@ -272,6 +272,6 @@ def tests(setting: Setting, channel: Channel) -> None:
                 channel.send("failures", line.strip())
         elif line.startswith(("FAILED ", "ERROR ")):  # of the summary
             is_missing = bool(lacks) and "::" not in line
-            channel.send("notes" if is_missing else "failures", f"{line.strip()} {lacks * is_missing}")
+            channel.send("left_out" if is_missing else "failures", f"{line.strip()} {lacks * is_missing}")
     if process.wait() not in (0, 1, 2):
         raise SystemExit(f"pytest ended with {process.returncode}")

@@ -4,7 +4,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 site=$(mktemp -d) # it stays
-if [[ -d ${1:-} ]]; then
+if [[ ${1:--} != -* ]]; then
+  [[ -d $1 ]] || { echo "first_hour.sh: there is no folder $1: benchmarks/gpu/wheels.sh makes it" >&2; exit 2; }
   python3 -m pip install --quiet --no-index --no-deps --target "$site" "$1"/*.whl
   shift
 fi

@@ -112,8 +112,8 @@ class Channel(NamedTuple):
 
 
 def new_finding(name: str) -> Finding:
-    """Return what becomes of a stage: its state, then "done", "failed", "cut off", "interrupted", "no time" or, of one
-    for GPUs alone, "not here"; rows; notes; what is left out and worth a second try; checks that failed."""
+    """Return what becomes of a stage: rows; notes; what is left out and worth a second try; checks that failed; its
+    state, later "done", "failed", "cut off", "interrupted", "not begun", "no time" or "not here" (one for GPUs)."""
     lists: Finding = {kind: [] for kind in ("rows", "notes", "left_out", "failures", "tracebacks")}
     return {"name": name, "state": "running", "reason": "", "seconds": 0.0} | lists
 
@@ -138,7 +138,7 @@ class Schedule(NamedTuple):
             behind_s = sum(one.limit_s for one in stages[number + 1 :] if self.setting.is_cuda or not one.only_cuda)
             left_s = self.end_s - time.monotonic() - behind_s
             if stage.only_cuda and not self.setting.is_cuda:
-                finding["state"] = "not here"
+                finding["state"], finding["reason"] = "not here", "on CUDA only, unless it is asked for by --only"
             elif left_s < stage.limit_s / 2:  # it would end in the middle
                 finding["state"], finding["reason"] = "no time", f"{left_s:.0f} s of {stage.limit_s:.0f} s were left"
             else:

@@ -114,6 +114,8 @@ class WganConfig(StepSettings):
     def warnings(self) -> list[str]:
         """See StepSettings."""
         lines = []
+        if self.compile:
+            lines.append("compile = true: the trainer waits for the compiler at first, a minute or more: see its log")
         if 0 < self.schedule_steps <= self.likelihood_steps:
             lines.append(
                 f"schedule_steps = {self.schedule_steps} leaves none of the run to generator and critic, after"

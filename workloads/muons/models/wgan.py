@@ -117,8 +117,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def _compile(self, batch: Batch) -> None:
         """Compile what a step needs, once, with a batch's sizes: by them torch chooses how to divide sums over rows."""
-        is_fitted, is_compiled = self.networks.standardise.has_features, self.networks.is_compiled
-        if is_compiled or not (self.config.compile and is_fitted and batch.num_particles):
+        if self.networks.is_compiled or not (self.config.compile and self.is_fitted and batch.num_particles):
             return
         chunks = joined([one for one in batch.microbatches if one.num_events > 0]).chunks(self.most_particles)
         largest = max(chunks, key=lambda chunk: min(chunk.num_events, chunk.num_particles))

@@ -292,8 +292,7 @@ class WganNetworks:
             self._correct, self._raw_scores, self._slope = map(
                 self._compiled, (self.correction.forward, self.critic.raw_scores, self.critic.slope)
             )
-        self.is_compiled = False
-        """Set before the first pass in compiled code, whose sizes it is compiled for."""
+        self.is_compiled = False  # set before the first pass in compiled code, for whose sizes it is compiled
 
     def _compiled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return a function of (rows, events, segments) that is compiled for all sizes, but not without gradients: for
