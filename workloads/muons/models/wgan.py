@@ -125,9 +125,9 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             return
         logger.info("compiling generator and critic: up to some minutes, or seconds if a run before has done it")
         begun_s, self.networks.is_compiled = time.monotonic(), True
-        part = self.networks.events(largest, torch.Generator(self.device).manual_seed(0))
         one = torch.ones((), device=self.device)
         with suppress(torch.OutOfMemoryError):  # the step that follows halves its parts
+            part = self.networks.events(largest, torch.Generator(self.device).manual_seed(0))
             self._critic_gradients(part, 0, self.networks.mix(part), one, penalise=self.config.penalty_weight > 0)
             self._generator_gradients(part, one, one)
             logger.info("compiled in %.0f s", time.monotonic() - begun_s)
