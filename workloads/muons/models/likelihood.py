@@ -47,13 +47,13 @@ COUNT = "count_before_thinning"
 
 
 def thinned(events: Microbatch, most: int, random: torch.Generator) -> Microbatch:
-    """Return events with at most ``most`` particles each, chosen at random from larger ones; 0: all.
+    """Return events with at most ``most`` particles each, chosen at random from larger ones.
 
     A random subset of an event's particles is an unbiased sample of them, and bounds the cost of one event. The
     original number is kept beside it: the networks have it as an input, and the count head learns it.
     """
     counts = np.diff(events.host_offsets_E1)
-    if most == 0 or not len(counts) or counts.max() <= most:
+    if not len(counts) or counts.max() <= most:
         return events
     host_offsets_E1 = np.concatenate([[0], np.cumsum(np.minimum(counts, most))])
     num_particles = int(host_offsets_E1[-1])
@@ -188,7 +188,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
     SECTION = "trainer.likelihood"
     METRICS = ("muon_nll", "kl", "m_loss", "below_cut", "muons_grad_norm", "count_grad_norm", "skipped_updates")
-    RECIPE = ("schedule_steps", "likelihood_lr", "max_muons")
+    RECIPE = ("schedule_steps", "likelihood_lr")
 
     def __init__(self, config: LikelihoodConfig, context: StepContext) -> None:
         self.networks = networks = LikelihoodNetworks(config, context)

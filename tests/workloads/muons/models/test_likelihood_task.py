@@ -12,6 +12,7 @@ from toy_tasks import make_likelihood
 
 from workloads.base.batch import Batch
 from workloads.muons.models import likelihood_densities
+from workloads.muons.models.config import LikelihoodConfig
 from workloads.muons.models.likelihood import LikelihoodTask
 
 
@@ -22,9 +23,12 @@ def trained(**settings: Any) -> LikelihoodTask:
     return task
 
 
-@pytest.mark.parametrize("max_muons", [0, 2])
-def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(max_muons: int) -> None:
-    task = make_likelihood(schedule_steps=5, max_muons=max_muons)
+@pytest.mark.parametrize("max_muons", [2, 2000])
+def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(
+    monkeypatch: pytest.MonkeyPatch, max_muons: int
+) -> None:
+    monkeypatch.setattr(LikelihoodConfig, "max_muons", max_muons)
+    task = make_likelihood(schedule_steps=5)
     task.step(toy_batch())
     for batch in (split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]), toy_batch(seed=3)):
         with no_host_sync():
