@@ -299,6 +299,11 @@ class StreamConfig(ConfigBranch):
         stream._shard = shard
         return stream
 
+    def shards_of_node(self, node: int = 0, nodes: int = 1) -> range:
+        """Return the numbers of the shards that one of ``nodes`` machines runs; none of a run without shards."""
+        each = self.shards // nodes
+        return range(node * each, (node + 1) * each) if self.shards > 1 else range(0)
+
     def block_of_run(self, block: int) -> int:
         """Number, in the run, of a block of this stream: block b of the run belongs to shard b mod shards; sets have
         blocks of their own."""

@@ -55,7 +55,7 @@ _F_SEAL_GROW = 0x0004
 Bytes = npt.NDArray[np.uint8]
 
 
-class Arena:
+class Arena(contextlib.AbstractContextManager["Arena"]):
     """Mapping of the slab. Use it as a context manager, or close it.
 
     Contract (rule R3 of the queue; the dispatcher holds it by leases, this class by types):
@@ -145,9 +145,6 @@ class Arena:
         with contextlib.suppress(BufferError):  # the traceback of an error may hold a view; the mapping ends with it
             self._map.close()
         os.close(self.fd)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

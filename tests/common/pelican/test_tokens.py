@@ -113,7 +113,7 @@ def test_a_token_is_read_from_plain_text_and_from_json(tmp_path: Path, text: str
         (b"\xff\xfes3cret", "isn't text"),
         (b'{"token": "s3cret"}', "access_token"),
         (b'{"access_token": "s3cret two"}', "spaces"),
-        (b'{"access_token"', "neither plain text nor JSON"),
+        (b'{"access_token"', "no JSON with the text access_token"),
         (b"s" * (MAX_FILE_BYTES + 1), "too many"),
     ],
 )
