@@ -203,26 +203,29 @@ def load_config(
     _require_known_keys(tree)
     mistakes: list[str] = []
     with _collected(mistakes):
-        _merge(tree, _toml_settings(toml, mistakes))
+        of_toml = read_toml(toml) if toml is not None else {}
+        for key, _ in list(leaves(of_toml)):
+            if any(known.startswith(f"{key}.") for known in known_keys()):
+                continue  # a value in the place of a branch: validation reports it
+            try:
+                full_key(key, str(toml))
+            except BadInputError as error:
+                mistakes.append(str(error))
+                remove(of_toml, key)
+        _merge(tree, of_toml)
     given_flags = ((key, value) for key, value in (flags or {}).items() if value is not None)
     for key, value in chain(typed_settings(assignments, environment, mistakes), given_flags):
+        *branches, leaf = key.split(".")
+        branch = tree
         with _collected(mistakes):
-            _assign(tree, key, value)
+            for name in branches:
+                branch = branch.setdefault(name, {})
+                if not isinstance(branch, dict):
+                    raise BadInputError(
+                        f"{name} = {branch!r}: expected a table of settings, since {key} is one of them"
+                    )
+            branch[leaf] = value
     return validated(Config.model_validate, tree, list(known_keys()), mistakes)
-
-
-def _toml_settings(toml: Path | None, mistakes: list[str]) -> dict[str, Any]:
-    """Return the settings of a TOML file; ``mistakes`` grows by unknown keys. Raises BadInputError."""
-    tree = read_toml(toml) if toml is not None else {}
-    for key, _ in list(leaves(tree)):
-        if any(known.startswith(f"{key}.") for known in known_keys()):
-            continue  # a value in the place of a branch: validation reports it
-        try:
-            full_key(key, str(toml))
-        except BadInputError as error:
-            mistakes.append(str(error))
-            remove(tree, key)
-    return tree
 
 
 @contextmanager
@@ -353,15 +356,6 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
                 _merge(branch, value)
                 continue
         tree[key] = value
-
-
-def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
-    *branches, leaf = dotted.split(".")
-    for branch in branches:
-        tree = tree.setdefault(branch, {})
-        if not isinstance(tree, dict):
-            raise BadInputError(f"{branch} = {tree!r}: expected a table of settings, since {dotted} is one of them")
-    tree[leaf] = value
 
 
 def _parse_value(text: str) -> object:
