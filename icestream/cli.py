@@ -99,8 +99,14 @@ class LazyGroup(click.Group):
             wanted = (workload_of_run(others) if len(having) > 1 else None) or having[0]
         if wanted not in having:
             raise click.BadParameter(f"{wanted!r} has no {cmd_name}; those that have: {', '.join(having)}", ctx)
-        command = registry.loaded(registry.verbs(wanted)[cmd_name].command)
-        return cmd_name, naming_others(command, cmd_name, [name for name in having if name != wanted]), others
+        command = copy(registry.loaded(registry.verbs(wanted)[cmd_name].command))
+        lines = [
+            f"With other options for the workload {name}: icestream {cmd_name} --workload {name} --help"
+            for name in having
+            if name != wanted
+        ]
+        command.epilog = "\n\n".join([cleandoc(command.epilog or ""), *lines])
+        return cmd_name, command, others
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, those of workloads with the workload's name."""
@@ -126,16 +132,6 @@ def listed() -> list[tuple[str, str, Section]]:
         verb = registry.verbs(having[0])[name]
         lines.append((name, f"{verb.summary.rstrip('.')} ({', '.join(having)}).", verb.section))
     return lines
-
-
-def naming_others(command: click.Command, verb: str, others: Sequence[str]) -> click.Command:
-    """Return a copy of the command whose help names the other workloads that have the verb."""
-    command = copy(command)
-    lines = [
-        f"With other options for the workload {name}: icestream {verb} --workload {name} --help" for name in others
-    ]
-    command.epilog = "\n\n".join([cleandoc(command.epilog or ""), *lines])
-    return command
 
 
 def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:

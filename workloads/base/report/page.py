@@ -433,7 +433,12 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>"
     yield '<h2 id="plots">Plots</h2>'
     yield f'<p class="dim">{words.about_plots}</p>'
-    yield from map(_figure, outcome.pictures)
+    for picture in outcome.pictures:
+        head, data = escape(picture.title), base64.b64encode(picture.png).decode()
+        yield (
+            f'<figure id="{escape(picture.name)}"><h3>{head}</h3><figcaption class="dim">{escape(picture.caption)}'
+            f'</figcaption><img alt="{head}" src="data:image/png;base64,{data}"></figure>'
+        )
     yield '<h2 id="about">What was evaluated</h2>'
     yield '<div class="wide"><table>'
     for key, value in about.items():
@@ -456,15 +461,6 @@ def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
             row += f"<td{of_cell}>{escape(text)}</td>"
         yield f"<tr>{row}</tr>"
     yield "</tbody></table></div>"
-
-
-def _figure(picture: Picture) -> str:
-    data = base64.b64encode(picture.png).decode()
-    return (
-        f'<figure id="{escape(picture.name)}"><h3>{escape(picture.title)}</h3><figcaption class="dim">'
-        f'{escape(picture.caption)}</figcaption><img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
-        "</figure>"
-    )
 
 
 def _value(value: Any) -> str:

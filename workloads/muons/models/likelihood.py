@@ -211,13 +211,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
         Raises BadInputError if a muon of a new run's first batch with muons is below the energy cut.
         """
-        if self.steps == 0 or not self.is_fitted:
-            self._check_cut(batch)
-        return fit_standardise(self.networks.standardise, batch, self.context)
-
-    def _check_cut(self, batch: Batch) -> None:
-        cut_gev = self.config.network.energy_cut_gev
-        for part in batch.microbatches:
+        cut_gev, is_first = self.config.network.energy_cut_gev, self.steps == 0 or not self.is_fitted
+        for part in batch.microbatches if is_first else ():
             if part.num_particles == 0:
                 continue
             lowest_gev = float(part.particle_columns["muons"][:, 0].min())
@@ -226,6 +221,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
                     f"{self.SECTION}.network.energy_cut_gev = {cut_gev:g}, but the first batch has a muon of"
                     f" {lowest_gev:.9g} GeV: set it to the lowest energy that the simulation recorded, or to 0"
                 )
+        return fit_standardise(self.networks.standardise, batch, self.context)
 
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
         """Thinned microbatch with the noise of z."""
