@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import fsspec
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from common.config import PelicanConfig, TokenConfig
 from common.errors import BadInputError, TransientError
 from common.files.local import SUFFIXES, expand_lists
 from common.pelican.answers import NotFoundError
-from common.pelican.config import PelicanConfig, TokenConfig
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
 from common.text import shown, without_secrets, without_tokens

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.config import TokenConfig
 from common.paths import changed_by_others, user_path
 from common.pelican import token_claims
 from common.pelican.answers import BadTokenError, TokenExpired, json_object
-from common.pelican.config import TokenConfig
 from common.text import duration, shown
 
 logger = logging.getLogger(__name__)

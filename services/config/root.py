@@ -25,8 +25,10 @@ from common.atomic_file import OWNER_ONLY, replace_file
 from common.config import (
     CONNECT_TIMEOUT_S,
     ConfigBranch,
+    PelicanConfig,
     SourceConfig,
     StreamConfig,
+    TokenConfig,
     TransportConfig,
     remove,
     unknown_key,
@@ -36,7 +38,6 @@ from common.errors import BadInputError
 from common.options import no_bool
 from common.own_code import OWN_SECTION, is_own
 from common.paths import CONFIG_FILE, TRUST_VARIABLE, open_in_run, require_private
-from common.pelican.config import PelicanConfig, TokenConfig
 from common.process import StopFlag
 from common.schema import EventSchema
 from services.config.settings import (

@@ -10,9 +10,9 @@ import pytest
 from federation.issuer import Issuer
 from token_places import NOW_S, SCOPE, Clock, a_source, another_user, minted, the_need, token_file
 
+from common.config import TokenConfig
 from common.errors import BadInputError
 from common.pelican.answers import BadTokenError, TokenExpired
-from common.pelican.config import TokenConfig
 from common.pelican.token_claims import read_claims
 from common.pelican.tokens import MAX_FILE_BYTES, Found, TokenPlace, choose, look, places, read_token
 from services.config.root import load_config

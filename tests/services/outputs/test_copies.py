@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from federation.federation import Federation
 
+from common.config import TokenConfig
 from common.errors import BadInputError, TransientError
-from common.pelican.config import TokenConfig
 from common.process import StopFlag
 from services import outputs as copies
 from services.config.root import Config
