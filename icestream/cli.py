@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError, TryAgainError
 from common.paths import CONFIG_FILE, open_in_run
@@ -52,7 +52,6 @@ VERBS: dict[str, tuple[Section, str]] = {
     "trainer": ("Machines", "Start a run's trainer."),
     "slurm": ("Machines", "Print a job script for several machines under Slurm."),
     "token": ("Machines", "Show the token that a run would use, and if it suffices."),
-    "completion": ("Machines", "Print the lines that complete commands and options with Tab."),
 }
 """Section and summary of each command in `icestream --help`; own_command() knows its code."""
 
@@ -64,8 +63,6 @@ _MODULES = {"stop": "status", "logs": "status", "ls": "status", "ranges": "plan"
 
 def own_command(name: str) -> click.Command:
     """Return the command of a verb in VERBS, imported only now: torch, Arrow and others take seconds."""
-    if name == "completion":
-        return completion
     command: click.Command = getattr(import_module(f"icestream.commands.{_MODULES.get(name, name)}"), name)
     return command
 
@@ -191,22 +188,6 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 def cli(context: click.Context) -> None:
     """Stream ragged particle-physics data into training: fetcher, decoders and trainer as separate processes."""
     context.obj = FrontDoor()
-
-
-@click.command(
-    epilog="""\b
-Examples, once (each new shell then completes with Tab):
-  icestream completion bash >> ~/.bashrc
-  icestream completion zsh >> ~/.zshrc
-  icestream completion fish > ~/.config/fish/completions/icestream.fish
-"""
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the lines that let SHELL complete icestream's commands and options."""
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "icestream", "_ICESTREAM_COMPLETE").source())
 
 
 def main() -> None:
