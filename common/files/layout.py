@@ -20,15 +20,13 @@ from common.files.rows import RaggedRows, offsets_of
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
 
-Compression = Literal["zstd", "snappy", "none"]
-
 
 def schema_of(workload: EventSchema) -> pa.Schema:
     """Production schema, with nothing nullable: values per particle are a list of numbers or structs."""
     return pa.schema([_field(name, sources, 0, workload) for name, sources in _by_name(workload.source_columns, 0)])
 
 
-def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
+def writer_options(schema: pa.Schema, compression: Literal["zstd"]) -> dict[str, Any]:
     """Keyword arguments of pq.ParquetWriter."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)  # only a file knows the names of its leaves
@@ -37,9 +35,9 @@ def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any
     split = [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE", "INT32")]
     return {
         "compression": compression,
-        "compression_level": 1 if compression == "zstd" else None,
+        "compression_level": 1,
         "use_dictionary": False,
-        "use_byte_stream_split": [] if compression == "none" else split,
+        "use_byte_stream_split": split,
         "write_page_checksum": True,
         "write_statistics": True,
     }
