@@ -52,11 +52,6 @@ class OldFlag:
     alias_of: str
     note: str
 
-    @property
-    def counterpart(self) -> str:
-        """Counterpart as Markdown; empty: there is none."""
-        return ", ".join([*([self.option] if self.option else []), *(f"`{key}`" for key in self.keys)])
-
 
 def _read() -> Iterator[OldFlag]:
     with Path(__file__).with_name("old_flags.csv").open(encoding="utf-8", newline="") as file:
@@ -79,19 +74,6 @@ TRAIN, ICEAGGR = "train.py", "iceaggr"
 FLAGS = tuple(flags_of(TRAIN).values())
 """The 77 flags of cr_muons' `train.py`, then those of its earlier versions, and of the notes on it."""
 SCRIPTS = flags_of("scripts")
-
-
-def rows(script: str) -> list[str]:
-    """Return the table of the flags of a script, or of the `scripts` themselves, as Markdown."""
-    lines = ["| old | icestream | what is different, or why there is none |", "| --- | --- | --- |"]
-    for flag in flags_of(script).values():
-        name = f"`{flag.name}`" if flag.name != "--infiles" else "`-i`, `--infiles`"
-        if flag.alias_of:
-            lines.append(f"| {name} | as `{flag.alias_of}` | |")
-        else:
-            note = f" {flag.note} " if flag.note else " "
-            lines.append(f"| {name} | {flag.counterpart or 'not needed'} |{note}|")
-    return lines
 
 
 class _Parser(argparse.ArgumentParser):
