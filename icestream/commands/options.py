@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import reduce
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -27,7 +26,7 @@ class _ModelOption(click.Option):
 
 model_option = click.option("--model", cls=_ModelOption, metavar="NAME")
 
-_RUN_OPTIONS = (
+run_options = options.together(
     options.input_option,
     options.ranges_option,
     options.done_option,
@@ -47,11 +46,7 @@ _RUN_OPTIONS = (
     options.token_file_option,
     options.config_options,
 )
-
-
-def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate with the options of `icestream run` that set a run's configuration, in the order of the help."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_RUN_OPTIONS), function)
+"""Options of `icestream run` that set a run's configuration."""
 
 
 def run_flags(given: Mapping[str, Any]) -> dict[str, Any]:

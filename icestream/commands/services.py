@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -137,16 +137,7 @@ Examples:
 @options.profile_option
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
 @options.config_options
-def trainer(
-    run_dir: Path,
-    device: str | None,
-    max_steps: int | None,
-    model: str | None,
-    profile_steps: int | None,
-    new_plan: bool,
-    toml: Path | None,
-    assignments: tuple[str, ...],
-) -> None:
+def trainer(run_dir: Path, new_plan: bool, toml: Path | None, assignments: tuple[str, ...], **given: Any) -> None:
     """Start a run's trainer: it waits for the fetcher, resumes from the newest checkpoint, and saves on Ctrl-C."""
     rank = os.environ.get("RANK", "")
     start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
@@ -156,12 +147,7 @@ def trainer(
     end_with_parent(signal.SIGTERM if attempt_of(os.environ) is None else signal.SIGKILL)
     stop = StopFlag()
     own_files_only()
-    flags = {
-        "trainer.device": device,
-        "trainer.max_steps": max_steps,
-        "trainer.model": model,
-        "trainer.profile_steps": profile_steps,
-    }
+    flags = {f"trainer.{name}": value for name, value in given.items()}
     config = root.wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
