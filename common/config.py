@@ -118,7 +118,12 @@ def _lines(error: ValidationError, keys: Collection[str], section: str) -> list[
         key = ".".join(map(str, (section, *detail["loc"]) if section else detail["loc"]))
         key = key.removesuffix(".str").removesuffix(".tuple[str, ...]")  # pydantic's names of a union's types
         if detail["type"] == "extra_forbidden":
-            line = _unknown_of_section(key, keys, section) if section else unknown_key(key, list(keys))
+            line = unknown_key(key, list(keys))
+            if section:  # of a user's own model
+                names = [known.removeprefix(f"{section}.") for known in keys]
+                match = difflib.get_close_matches(key.removeprefix(f"{section}."), names, n=1)
+                hint = f"did you mean {f'{section}.{match[0]}'!r}?" if match else f"{section} has {', '.join(names)}"
+                line = f"unknown configuration key {key!r}; {hint}"
         elif detail["type"] == "value_error":
             text = str(detail["ctx"]["error"])  # a check between fields names them itself
             if section:  # text of the user's own
@@ -133,14 +138,6 @@ def _lines(error: ValidationError, keys: Collection[str], section: str) -> list[
                 line = f"{found.pop()[1]}, or {_expected(detail).removeprefix('expected ')}"
         found.append((key, line))
     return found
-
-
-def _unknown_of_section(key: str, keys: Collection[str], section: str) -> str:
-    """Line about a key that a user's own model lacks."""
-    names = [known.removeprefix(f"{section}.") for known in keys]
-    match = difflib.get_close_matches(key.removeprefix(f"{section}."), names, n=1)
-    hint = f"did you mean {f'{section}.{match[0]}'!r}?" if match else f"{section} has {', '.join(names)}"
-    return f"unknown configuration key {key!r}; {hint}"
 
 
 def _expected(detail: ErrorDetails) -> str:

@@ -235,14 +235,7 @@ class Addresses:
 class PeerTransport:
     """Connection of a decoder or a local trainer to the fetcher, with the arena mapped."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config: TransportConfig,
-        *,
-        writable: bool,
-        stopped: Callable[[], bool],
-    ) -> None:
+    def __init__(self, run_dir: Path, config: TransportConfig, *, writable: bool, stopped: Callable[[], bool]) -> None:
         """Connect, waiting until the fetcher has started.
 
         Raises BadInputError after CONNECT_TIMEOUT_S, StopRequested once ``stopped()`` is true.

@@ -142,7 +142,9 @@ def places(config: TokenConfig, environment: Mapping[str, str]) -> list[TokenPla
     found.append(TokenPlace(str(path), path, shared_folder=True))
     if environment.get(CONDOR_VARIABLE):
         # A folder of an HTCondor job, with one SERVICE.use each.
-        files = sorted(Path(environment[CONDOR_VARIABLE]).glob("*.use"), key=lambda path: path.stem != "scitokens")
+        files = sorted(
+            Path(environment[CONDOR_VARIABLE]).glob("*.use"), key=lambda path: (path.stem != "scitokens", path)
+        )
         found += [TokenPlace(f"{CONDOR_VARIABLE} ({path})", path) for path in files[:1]]
     return found
 

@@ -99,8 +99,13 @@ def run_session(
     config = with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, flags))
     for warning in unused_settings(config, toml=toml, assignments=assignments):
         click.secho(f"Warning: {warning}", err=True, fg="yellow")
-    if fresh:
-        keep_what_it_starts_from(run_dir, config.trainer.start_from)
+    start_from, run = config.trainer.start_from, run_dir.resolve()
+    begins = Path(start_from).resolve()
+    if fresh and start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
+        raise BadInputError(
+            f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
+            " checkpoint first"
+        )
     is_listed = any(run_dir.glob("ledger.sqlite")) or any(run_dir.glob("inventory/files-*"))
     checks.check_before_start(run_dir, config, lists_inputs=fresh or new_plan or not is_listed)
     make_run_dir(run_dir)
@@ -296,16 +301,6 @@ _OWN_BELOW = {
     INVENTORY_FOLDER: ("files-*.jsonl", ".files-*", *_RECORDS),
 }
 """Names that icestream makes in folders whose names users give to theirs, too; a shard's is told by its lock."""
-
-
-def keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
-    """Raise BadInputError if --fresh would delete the checkpoint that the run is to start from."""
-    begins, run = Path(start_from).resolve(), run_dir.resolve()
-    if start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
-        raise BadInputError(
-            f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
-            " checkpoint first"
-        )
 
 
 def delete_inventory(run_dir: Path) -> None:

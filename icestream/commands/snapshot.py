@@ -266,10 +266,7 @@ def _snapshot(
         restarts={name: number for name, number in run.restarts.items() if number} if run is not None else {},
         checkpoint=newest_seen(run_dir, now_s) or _shared_checkpoint(shared, now_s),
         health=HealthSeen(
-            state=known.health,
-            reason=known.health_reason,
-            rollbacks=known.rollbacks,
-            unhealthy_steps=unhealthy_steps,
+            state=known.health, reason=known.health_reason, rollbacks=known.rollbacks, unhealthy_steps=unhealthy_steps
         ),
         gpu=now.gpu,
         disk=DiskSeen(

@@ -31,14 +31,7 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.errors import LIBRARY_ERRORS, BadInputError, one_line, raise_if_machine
 from common.files.local import BadFileError, check_largest
-from common.files.parquet.columns import (
-    flattened,
-    inside,
-    is_list,
-    list_lengths,
-    read_names,
-    schema_problem,
-)
+from common.files.parquet.columns import flattened, inside, is_list, list_lengths, read_names, schema_problem
 from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 from common.schema import EventSchema, SourceColumn
 

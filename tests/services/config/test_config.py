@@ -10,7 +10,6 @@ import pytest
 
 from common.errors import BadInputError, BadInputsError
 from common.paths import CONFIG_FILE
-from services.config import root as start
 from services.config.root import (
     Config,
     known_keys,
@@ -156,7 +155,7 @@ def test_a_run_of_another_version_with_other_keys_is_refused(tmp_path: Path, key
 def test_a_run_whose_fetcher_never_starts_is_waited_for_in_vain_and_wrong_settings_are_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "CONNECT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("common.config.CONNECT_TIMEOUT_S", 0.01)
     with pytest.raises(BadInputError, match=r"no run was started here for 0\.01 s; start its fetcher"):
         wait_for_config(tmp_path, [])  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="unknown configuration key 'sed'"):

@@ -27,13 +27,7 @@ from workloads.base.checkpoint import TrainedRun, versions
 from workloads.base.random_streams import stream_seed
 from workloads.base.report.page import REPORT_JSON, default_output
 from workloads.muons.export import FORMATS, Format
-from workloads.muons.export.functions import (
-    PRIMARY,
-    CountsFunction,
-    FunctionInput,
-    GeneratorFunction,
-    ModelFunctions,
-)
+from workloads.muons.export.functions import PRIMARY, CountsFunction, FunctionInput, GeneratorFunction, ModelFunctions
 from workloads.muons.generation import Trained, load_trained
 from workloads.muons.models.config import MAX_COUNT
 from workloads.muons.models.count_head import CountMixture

@@ -73,10 +73,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             config,
             context,
             networks.modules(),
-            {
-                "generator": (networks.correction, generator_adam),
-                "critic": (networks.critic, critic_adam),
-            },
+            {"generator": (networks.correction, generator_adam), "critic": (networks.critic, critic_adam)},
             particle_bytes=4 * config.network.hidden * (10 + 6 * generated),
             parallel=not config.compile,  # compiled code runs its own threads
         )
