@@ -135,8 +135,7 @@ def test_a_copy_of_the_outputs_is_not_for_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("assignment", "key"),
-    [("seed=5", "seed"), ("stream.unit_events=99", "stream.unit_events"), ("epochs=7", "epochs")],
+    ("assignment", "key"), [("seed=5", "seed"), ("stream.unit_events=99", "stream.unit_events"), ("epochs=7", "epochs")]
 )
 def test_a_setting_that_is_not_that_of_node_0(assignment: str, key: str) -> None:
     with pytest.raises(BadInputError, match=rf"{key} = \d+, but node 0 has \d+: give all nodes the same settings"):
