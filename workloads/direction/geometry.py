@@ -144,9 +144,12 @@ class Geometry:
 
     @property
     def extent_m(self) -> float:
-        """Root mean square distance of the sensors from their mean, to two digits: 490 m of IceCube's; at least 1 m."""
-        position_S3 = self.position_S3.astype(np.float64)
-        return max(float(f"{np.sqrt(3 * position_S3.var(0).mean()):.1e}"), 1.0)
+        """Root mean square distance of the sensors from their mean, to two digits: 490 m of IceCube's.
+
+        At least the medium's reach: in a smaller detector places and times of the light are as far apart as that.
+        """
+        extent_m = float(f"{np.sqrt(self.position_S3.astype(np.float64).var(0).sum()):.1e}")
+        return max(extent_m, self.medium.reach_m)
 
     @property
     def centre_m(self) -> npt.NDArray[np.float64]:

@@ -51,38 +51,44 @@ class Detector(nn.Module):
     position_S3: Tensor
     """(S, 3) float32, m."""
     medium: Tensor
-    """(5,) float64: the fields of a Medium. A checkpoint without them is of ice."""
+    """(5,) float64: the fields of a Medium."""
+    view: Tensor
+    """(4,) float64: the centre of what networks see, m, and the factor of lengths and times."""
     seen_S3: Tensor
-    """Positions as networks see them: about the detector's centre, of SEEN_EXTENT_M. Follows from the others."""
+    """Positions as networks see them. Not in a checkpoint, as what follows."""
     fits_2F: Tensor
-    """Shift and factor with which the classical fits are seen so, too. (2, F)."""
+    """Shift and factor with which the classical fits are seen so, too."""
     geometry: Geometry
     scale: float
-    """Factor of lengths and times."""
     seen_medium: Medium
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
         self.register_buffer("position_S3", torch.from_numpy(geometry.position_S3.copy()))
         self.register_buffer("medium", torch.tensor(astuple(geometry.medium), dtype=torch.float64))
-        self._see(geometry)
+        view = [*geometry.centre_m.tolist(), SEEN_EXTENT_M / geometry.extent_m]
+        self.register_buffer("view", torch.tensor(view, dtype=torch.float64))
+        self._see()
 
-    def _see(self, geometry: Geometry) -> None:
-        self.geometry, self.scale = geometry, SEEN_EXTENT_M / geometry.extent_m
-        self.seen_medium = geometry.medium.scaled(self.scale)
-        centre = dict(zip("xyz", geometry.centre_m.tolist(), strict=True))
-        places = [(name[-3:-2] if name.endswith("_m") else "", name) for name in CLASSICAL_FITS]
-        shift_F = torch.tensor([centre.get(axis, 0.0) for axis, _ in places])
-        is_scaled_F = [name.endswith(("_m", "_ns")) and not name.endswith("_m_ns") for name in CLASSICAL_FITS]
-        factor_F = torch.tensor([self.scale if scaled else 1.0 for scaled in is_scaled_F])
-        seen_S3 = ((geometry.position_S3 - geometry.centre_m) * self.scale).astype(np.float32)
-        for name, values in (("seen_S3", torch.from_numpy(seen_S3)), ("fits_2F", torch.stack([shift_F, factor_F]))):
+    def _see(self) -> None:
+        """Set what follows from the buffers of a checkpoint."""
+        self.geometry = Geometry(self.position_S3.cpu().numpy(), Medium(*self.medium.tolist()))
+        *centre_3, self.scale = self.view.tolist()
+        self.seen_medium = self.geometry.medium.scaled(self.scale)
+        shifts = dict(zip(("x_m", "y_m", "z_m"), centre_3, strict=True))
+        shift_F = torch.tensor([shifts.get(name[-3:], 0.0) for name in CLASSICAL_FITS])
+        has_unit_F = [name.endswith(("_m", "_ns")) and not name.endswith("_m_ns") for name in CLASSICAL_FITS]
+        factor_F = torch.tensor([self.scale if has_unit else 1.0 for has_unit in has_unit_F])
+        seen_S3 = torch.from_numpy(((self.geometry.position_S3 - centre_3) * self.scale).astype(np.float32))
+        for name, values in (("seen_S3", seen_S3), ("fits_2F", torch.stack([shift_F, factor_F]))):
             self.register_buffer(name, values.to(self.position_S3.device), persistent=False)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load a checkpoint; an early one, without medium and view, is of ice and was trained with metres."""
         state_dict.setdefault(f"{prefix}medium", torch.tensor(astuple(ICE), dtype=torch.float64))
+        state_dict.setdefault(f"{prefix}view", torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-        self._see(Geometry(self.position_S3.cpu().numpy(), Medium(*self.medium.tolist())))
+        self._see()
 
     @classmethod
     def of(cls, state: dict[str, Tensor]) -> Detector:

@@ -278,7 +278,7 @@ def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_anoth
     trained = load_predictor(path, CPU)
 
     assert torch.equal(trained.predict(microbatch), task.predictor().predict(microbatch))
-    assert torch.equal(trained.position_S3, POSITION_S3)
+    assert torch.equal(trained.detector.position_S3, POSITION_S3)
     assert trained.run.model == "sets"
     assert not any(one.requires_grad for one in trained.network.parameters())
     monkeypatch.setitem(NETWORKS, "sets", lambda config: SetsNetwork(16, 2))
