@@ -37,7 +37,7 @@ from workloads.direction.metrics import (
     evaluate,
     unit_and_norm,
 )
-from workloads.direction.models.network import are_same_sensors, check_same_detector
+from workloads.direction.models.network import check_same_detector
 from workloads.direction.models.task import TrainedPredictor, load_predictor
 from workloads.direction.plots import pictures
 from workloads.direction.prediction import cut_note, predicted_vectors
@@ -241,7 +241,7 @@ def _check_detectors(wanted: DirectionOptions, models: Sequence[TrainedPredictor
     geometry = own.detector.geometry
     for other in others:
         theirs = other.detector.geometry
-        if not are_same_sensors(theirs, geometry):
+        if not geometry.is_like(theirs):
             raise BadInputError(
                 f"--beside: {other.run.path}: its {len(theirs)} sensors are not those of the {len(geometry)} of"
                 f" {own.run.path}, by number, place and medium: name a model of the same detector"

@@ -32,8 +32,6 @@ light that travelled ``distance``: a Gamma distribution of the delay behind ligh
 distance / λ and rate 1 / τ + c / (n λ_a), convolved with a Gaussian, the jitter of the sensors' times, and mixed with a
 flat part, the noise.
 
-Of the pulses the fits use, padded, the clean ones, and auxiliary ones that may be of the same light.
-
 Times are relative to the event's reference time, which has one definition for these fits and for the models.
 
 E events, P pulses, S starts; of a batch: B events, K parameters, D numbers of a state, L places for pulses, a multiple
@@ -45,7 +43,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -96,8 +94,9 @@ def segment_medians(values_P: Tensor, used_P: Tensor, segments: Segments) -> Ten
 MOST_PULSES = 96
 """Pulses of an event that the fits use, at most."""
 
-FARTHEST = 1.5
-"""Auxiliary pulses (and sensors) nearer than this to a clean one are used, in units of the medium's reach."""
+FARTHEST, REACH_M_NS = 1.5, 0.15
+"""Auxiliary pulses (and sensors) nearer than this to a clean one are used, in units of the medium's reach; and how fast
+scattered light gets there."""
 
 LEAST_CHARGE_PE = 0.01
 
@@ -151,11 +150,7 @@ class PaddedPulses(NamedTuple):
 
     def repeated(self, times: int) -> PaddedPulses:
         """``times`` copies of the batch, one behind the other."""
-        copies = {
-            name: values.repeat(times, *[1] * (values.dim() - 1))
-            for name, values in self._asdict().items()
-            if name != "medium"
-        }
+        copies: dict[str, Any] = {name: torch.cat([getattr(self, name)] * times) for name in self._fields[:-1]}
         return self._replace(**copies)
 
 
@@ -212,7 +207,7 @@ def nearest_distances(
     In units of the medium's reach. ``of_A``: places, int64, of events with such a pulse; ``to_P``: bool.
     """
     # Columns of coordinates are twice as fast as rows of them.
-    columns = [*(position_P3 / medium.reach_m).unbind(1), time_P / medium.reach_ns]
+    columns = [*(position_P3 / medium.reach_m).unbind(1), time_P / (medium.reach_m / REACH_M_NS)]
     (to_C,) = to_P.nonzero(as_tuple=True)
     counts_E = segment_sum(to_P.float(), segments).long()
     event_A = segments.event_P[of_A]
@@ -389,9 +384,8 @@ def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
 def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
     residual_BL, rho_BL, along_BL, first_BL, second_BL = _track_seen(state_B7, pulses)
-    medium = pulses.medium
-    density_3BL = ln_density(table, rho_BL / medium.sin_cherenkov, residual_BL, medium)
-    value_BL, by_ln_distance_BL, by_residual_BL = density_3BL
+    medium, path_BL = pulses.medium, rho_BL / pulses.medium.sin_cherenkov
+    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, path_BL, residual_BL, medium)
     slope_BL = by_residual_BL * pulses.present_BL
     by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * medium.cone_delay_ns_m
     # A tilt moves the sensor along the track and, by -l, across it.

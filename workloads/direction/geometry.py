@@ -5,7 +5,6 @@ S sensors. Metres; z points up.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -47,14 +46,10 @@ class Medium:
         return sqrt(1 - self.cos_cherenkov**2)
 
     @property
-    def tan_cherenkov(self) -> float:
-        """Tangent of the Cherenkov angle."""
-        return self.sin_cherenkov / self.cos_cherenkov
-
-    @property
     def cone_delay_ns_m(self) -> float:
         """Delay of a track's direct light behind the particle, a metre of distance to the track."""
-        return (self.group_index / self.sin_cherenkov - 1 / self.tan_cherenkov) / LIGHT_SPEED_M_NS
+        tangent = self.sin_cherenkov / self.cos_cherenkov
+        return (self.group_index / self.sin_cherenkov - 1 / tangent) / LIGHT_SPEED_M_NS
 
     @property
     def point_delay_ns_m(self) -> float:
@@ -70,11 +65,6 @@ class Medium:
     def reach_m(self) -> float:
         """Distance to which light of usual events is seen, 1.5 absorption lengths: 150 m in ice."""
         return self.absorption_m * 150 / 98
-
-    @property
-    def reach_ns(self) -> float:
-        """Time within which the light of a particle reaches that far, scattered: 1 µs in ice."""
-        return self.reach_m * 20 / 3
 
     def scaled(self, factor: float) -> Medium:
         """Return the medium in which light does the same if all lengths and times are multiplied by ``factor``."""
@@ -109,20 +99,8 @@ MOST_BYTES = 128 * MOST_SENSORS
 FARTHEST_M = 1e6
 """Largest coordinate: a thousand kilometres, more than a detector has."""
 
-RINGS = 5
-"""Rings of strings around the central string of the toy detector: 91 strings."""
-
-SENSORS_A_STRING = 60
-PITCH_M = 125.0
-"""Distance between neighbouring strings, as IceCube's."""
-
-SPACING_M = 17.0
-"""Distance between neighbouring sensors of a string, as IceCube's."""
-
-TOP_M = 500.0
-
-STRING_M = 5.0
-"""Horizontal distance within which sensors are of one string: strings lean by less, and are 13 m apart or more."""
+_NEAR_M = 0.02
+"""Largest distance between two notes of one sensor's position."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +114,10 @@ class Geometry:
     def __len__(self) -> int:
         return len(self.position_S3)
 
-    def is_like(self, other: Geometry, within_m: float = 0.0) -> bool:
+    def is_like(self, other: Geometry) -> bool:
         """Return True if the sensors agree in number, place and medium."""
         a_S3, b_S3 = self.position_S3, other.position_S3
-        alike = a_S3.shape == b_S3.shape and np.allclose(a_S3, b_S3, rtol=0, atol=within_m)
-        return alike and self.medium == other.medium
+        return self.medium == other.medium and len(a_S3) == len(b_S3) and np.allclose(a_S3, b_S3, rtol=0, atol=_NEAR_M)
 
     @property
     def extent_m(self) -> float:
@@ -169,31 +146,19 @@ def icecube_geometry() -> Geometry:
 
 
 def hex_geometry() -> Geometry:
-    """Toy detector: 91 strings of 60 sensors on a hexagonal lattice.
+    """Toy detector: a string in the middle and five rings of strings, 91 in all, as far apart as IceCube's.
 
     String-major: sensor i is number i % 60 of string i // 60, from the top.
     """
-    steps = range(-RINGS, RINGS + 1)
-    cells = [(i, j) for i in steps for j in steps if abs(i + j) <= RINGS]
-    x_y = np.array([(PITCH_M * (i + j / 2), PITCH_M * math.sqrt(0.75) * j) for i, j in cells])
-    z = TOP_M - SPACING_M * np.arange(SENSORS_A_STRING)
+    steps = range(-5, 6)
+    x_y = np.array([(125 * (i + j / 2), 125 * sqrt(0.75) * j) for i in steps for j in steps if abs(i + j) <= 5])
+    z = 500 - 17.0 * np.arange(60)
     position_S3 = np.column_stack([np.repeat(x_y, len(z), axis=0), np.tile(z, len(x_y))])
     return Geometry(position_S3.astype(np.float32))
 
 
 ARRAYS: Mapping[str, Callable[[], Geometry]] = {"icecube": icecube_geometry, "hex": hex_geometry}
 """Arrays that the simulator knows, by name."""
-
-
-def string_of_sensors(geometry: Geometry) -> npt.NDArray[np.int64]:
-    """Return the number of each sensor's string, in the order of their first sensors. (S,)."""
-    x_S, y_S = geometry.position_S3[:, :2].astype(np.float64).T
-    string_S, number = np.full(len(geometry), -1, np.int64), 0
-    while (free := np.flatnonzero(string_S < 0)).size:
-        near = np.hypot(x_S[free] - x_S[free[0]], y_S[free] - y_S[free[0]]) < STRING_M
-        string_S[free[near]] = number
-        number += 1
-    return string_S
 
 
 def write_geometry(path: Path, geometry: Geometry) -> None:
@@ -270,8 +235,6 @@ def write_geometry_beside(out: Path, geometry: Geometry) -> None:
 
 _BITS = 21
 _FARTHEST_POSITION_M = (1 << (_BITS - 1)) / 100 - 1
-_NEAR_M = 0.02
-"""Largest distance between two notes of one sensor's position."""
 
 Name = Callable[[int], str]
 """Name of the place of a position in the files, for errors."""

@@ -53,7 +53,6 @@ from workloads.direction.geometry import (
     MEDIA,
     Geometry,
     Medium,
-    string_of_sensors,
     write_geometry,
 )
 from workloads.direction.grouping import unit_vectors
@@ -149,7 +148,7 @@ def _track_light(truth: Truth, along_TS: Float32, range2_TS: Float32, medium: Me
     d = ρ / sin(Cherenkov angle) is the length of the light's path, ρ the distance to the line.
     """
     rho_TS = np.sqrt(np.maximum(range2_TS - along_TS * along_TS, np.float32(0.01)))
-    origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / medium.tan_cherenkov))
+    origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / (medium.sin_cherenkov / medium.cos_cherenkov)))
     amount_T = TRACK_LIGHT_PE * (1 + truth.energy_gev_E / TRACK_LOSS_GEV)
     light_TS = np.exp(rho_TS * np.float32(-1 / (medium.sin_cherenkov * medium.absorption_m)))
     light_TS /= 1 + rho_TS * np.float32(1 / (medium.sin_cherenkov * TRACK_NEAR_M))
@@ -228,8 +227,9 @@ RECORD_FROM_NS, RECORD_TO_NS = 5000.0, 22000.0
 CHARGE_PE, CHARGE_SPREAD_PE, LEAST_CHARGE_PE = 1.0, 0.3, 0.05
 """Charge of a pulse: mean, standard deviation, and the least one measured."""
 
-_GAP_KEYS = 4
-"""Numbers between the sensors of two strings, in which no neighbour is found."""
+_STRING_M, _GAP_KEYS = 5.0, 4
+"""Horizontal distance within which sensors are of one string, as strings lean by less, and are 13 m apart or more; and
+the numbers between the sensors of two strings, in which no neighbour is found."""
 
 _MOST_UNSEEN = 10_000
 """Events in a row of which none triggers, as in an array too sparse, after which the simulation gives up."""
@@ -260,13 +260,18 @@ class SimulatedArray:
         Strings are told by their places; those of a string are numbered from the top.
         """
         self.geometry = geometry
-        string_S = string_of_sensors(geometry)
-        order_S = np.lexsort((-geometry.position_S3[:, 2], string_S))
-        self.num_keys = len(geometry) + _GAP_KEYS * (int(string_S.max()) + 1)
+        position_S3 = geometry.position_S3.astype(np.float64)
+        string_S, strings = np.full(len(geometry), -1), 0
+        while (free := np.flatnonzero(string_S < 0)).size:
+            apart_m = np.linalg.norm(position_S3[free, :2] - position_S3[free[0], :2], axis=1)
+            string_S[free[apart_m < _STRING_M]] = strings
+            strings += 1
+        order_S = np.lexsort((-position_S3[:, 2], string_S))
+        self.num_keys = len(geometry) + _GAP_KEYS * strings
         self.key_S = np.empty(len(geometry), np.int64)
         """Consecutive for neighbours on a string, with a gap between strings."""
         self.key_S[order_S] = np.arange(len(geometry)) + _GAP_KEYS * string_S[order_S]
-        low_3, high_3 = (bound(geometry.position_S3.astype(np.float64), 0) for bound in (np.min, np.max))
+        low_3, high_3 = position_S3.min(0), position_S3.max(0)
         middle_3, half_3 = (low_3 + high_3) / 2, np.maximum((high_3 - low_3) / 2, geometry.medium.reach_m / 2)
         self.vertices_3 = vertices_3 or (middle_3 - half_3, middle_3 + half_3)
 
@@ -294,15 +299,8 @@ class SimulatedEvents:
         counts_E = self.counts_E[order_E]
         shift_E = offsets_of(self.counts_E)[:-1][order_E] - offsets_of(counts_E)[:-1]
         pulse_P = np.arange(int(counts_E.sum())) + np.repeat(shift_E, counts_E)
-        return SimulatedEvents(
-            self.truth.take(order_E),
-            self.vertex_ns_E[order_E],
-            counts_E,
-            self.sensor_P[pulse_P],
-            self.time_ns_P[pulse_P],
-            self.charge_pe_P[pulse_P],
-            self.auxiliary_P[pulse_P],
-        )
+        of_pulses = (getattr(self, field.name)[pulse_P] for field in fields(self)[3:])
+        return SimulatedEvents(self.truth.take(order_E), self.vertex_ns_E[order_E], counts_E, *of_pulses)
 
 
 def joined(pieces: Sequence[SimulatedEvents]) -> SimulatedEvents:
@@ -493,7 +491,7 @@ class EventsPlan:
         if self.array in ARRAYS:
             geometry = ARRAYS[self.array]()
         else:
-            # With SQLite and more, which the simulation of a toy needn't wait for.
+            # Not at the top: with SQLite and more, which a simulation with one of ARRAYS needn't wait for.
             from workloads.direction.importers import geometry_of_table
 
             geometry = geometry_of_table(user_path(self.array))

@@ -156,11 +156,6 @@ def test_the_same_events_come_however_many_are_taken_at_once() -> None:
     assert np.array_equal(np.concatenate([piece.truth.zenith_E for piece in pieces]), together.truth.zenith_E)
 
 
-Float64 = npt.NDArray[np.float64]
-Direct = Callable[[Truth, npt.NDArray[np.int64], npt.NDArray[np.float32]], tuple[Float64, Float64]]
-Expected = Callable[[Float64, Float64], tuple[Float64, Float64]]
-
-
 def natural_truth(num_events: int, seed: int = 0) -> Truth:
     return draw_truth(NATURAL, num_events, np.random.default_rng(seed), ARRAY)
 

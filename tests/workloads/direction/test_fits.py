@@ -61,29 +61,29 @@ def track_pulses(
     return sensor.astype(np.int16), time.astype(np.float32)
 
 
-def near_track(travel_3: Tensor, point_3: Tensor, num_pulses: int = 60) -> EventPulses:
+def near_track(travel_3: Tensor, point_3: Tensor, num_pulses: int = 60, medium: Medium = ICE) -> EventPulses:
     """Direct light at random places within 20 m of a track, 200 m before to 200 m behind a point, passed at 0."""
     generator = torch.Generator().manual_seed(num_pulses)
     along_P1 = 400 * torch.rand(num_pulses, 1, generator=generator) - 200
     across_P3 = torch.linalg.cross(_directions(num_pulses, generator), travel_3.expand(num_pulses, 3))
     rho_P1 = 2 + 18 * torch.rand(num_pulses, 1, generator=generator)
     across_P3 = across_P3 / across_P3.norm(dim=1, keepdim=True) * rho_P1
-    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * ICE.cone_delay_ns_m
-    return _one_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1))
+    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * medium.cone_delay_ns_m
+    return _one_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1), medium)
 
 
-def near_point(point_3: Tensor, num_pulses: int = 40) -> EventPulses:
+def near_point(point_3: Tensor, num_pulses: int = 40, medium: Medium = ICE) -> EventPulses:
     """Direct light at random places within 25 m of a point source, emitted at 0."""
     generator = torch.Generator().manual_seed(num_pulses)
     distance_P1 = 5 + 20 * torch.rand(num_pulses, 1, generator=generator)
     position_P3 = point_3 + distance_P1 * _directions(num_pulses, generator)
-    return _one_event(position_P3, distance_P1.squeeze(1) * ICE.point_delay_ns_m)
+    return _one_event(position_P3, distance_P1.squeeze(1) * medium.point_delay_ns_m, medium)
 
 
-def _one_event(position_P3: Tensor, time_P: Tensor) -> EventPulses:
+def _one_event(position_P3: Tensor, time_P: Tensor, medium: Medium) -> EventPulses:
     segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
     return EventPulses(
-        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments, ICE
+        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments, medium
     )
 
 
@@ -275,9 +275,11 @@ def true_tracks() -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]
     )
 
 
-def test_tracks_are_recovered_from_their_direct_light() -> None:
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_tracks_are_recovered_from_their_direct_light(medium: Medium) -> None:
     for travel_3, point_3 in true_tracks():
-        found = named(fits_of(near_track(torch.tensor(travel_3).float(), torch.tensor(point_3).float())))
+        travel, point = torch.tensor(travel_3).float(), torch.tensor(point_3).float()
+        found = named(fits_of(near_track(travel, point, medium=medium)))
         assert angle_deg(vector(found, "track"), -travel_3) < 0.4
         # The fitted point lies on the true track, at the time when the particle was there.
         apart_3 = vector(found, "track_at", "_m") - point_3
@@ -286,9 +288,10 @@ def test_tracks_are_recovered_from_their_direct_light() -> None:
         assert found["track_ns"] == pytest.approx(along_m / LIGHT_SPEED_M_NS, abs=6)
 
 
-def test_point_sources_are_recovered_from_their_direct_light() -> None:
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_point_sources_are_recovered_from_their_direct_light(medium: Medium) -> None:
     for truth_3 in np.random.default_rng(4).uniform(-300, 300, (6, 3)):
-        found = named(fits_of(near_point(torch.tensor(truth_3).float())))
+        found = named(fits_of(near_point(torch.tensor(truth_3).float(), medium=medium)))
         assert np.linalg.norm(vector(found, "vertex", "_m") - truth_3) < 1.5
         assert found["vertex_ns"] == pytest.approx(0, abs=6)
 

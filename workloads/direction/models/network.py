@@ -36,9 +36,6 @@ from workloads.direction.geometry import GEOMETRY_FILE, ICE, Geometry, Medium, r
 
 # ---- The detector.
 
-_SAME_PLACE_M = 0.02
-"""Largest distance of two notes of one sensor's position, as for importers."""
-
 
 SEEN_EXTENT_M = 490.0
 """Extent that every detector has in the input of the networks, that of IceCube's array: its lengths and times are
@@ -113,11 +110,6 @@ class Detector(nn.Module):
         return cls(read_equal_geometries(places, "train on the files of one detector"))
 
 
-def are_same_sensors(a: Geometry, b: Geometry) -> bool:
-    """Return True if the sensors of two detectors agree in number, place and medium."""
-    return a.is_like(b, _SAME_PLACE_M)
-
-
 def check_same_detector(geometry: Geometry, inputs: Sequence[str]) -> None:
     """Check that the GEOMETRY_FILEs beside local inputs, if there are any, are of a model's detector.
 
@@ -125,7 +117,7 @@ def check_same_detector(geometry: Geometry, inputs: Sequence[str]) -> None:
     """
     for place in dict.fromkeys(_beside(inputs)):
         theirs = read_geometry(place)
-        if not are_same_sensors(theirs, geometry):
+        if not geometry.is_like(theirs):
             raise BadInputError(
                 f"{place}: its {len(theirs)} sensors are not those of the {len(geometry)} that the model was"
                 " trained with, by number, place and medium: use events of its detector, or import them again with its"
