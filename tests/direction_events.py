@@ -8,6 +8,7 @@ import torch
 from workloads.base.batch import Batch, Microbatch
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import Geometry
+from workloads.direction.models.network import Detector
 
 GEOMETRY = Geometry(
     np.stack(np.meshgrid(np.arange(-2, 3), np.arange(-2, 3), np.arange(-4, 5), indexing="ij"), -1)
@@ -17,6 +18,7 @@ GEOMETRY = Geometry(
 )
 """225 sensors: 5 × 5 strings of 9."""
 POSITION_S3 = torch.from_numpy(GEOMETRY.position_S3)
+DETECTOR = Detector(GEOMETRY)
 _LIGHT_SPEED_M_NS = 0.3
 
 

@@ -37,7 +37,7 @@ from workloads.direction.metrics import (
     evaluate,
     unit_and_norm,
 )
-from workloads.direction.models.network import are_same_sensors, check_same_detector
+from workloads.direction.models.network import check_same_detector
 from workloads.direction.models.task import TrainedPredictor, load_predictor
 from workloads.direction.plots import pictures
 from workloads.direction.prediction import cut_note, predicted_vectors
@@ -238,14 +238,16 @@ def _compared(
 def _check_detectors(wanted: DirectionOptions, models: Sequence[TrainedPredictor]) -> None:
     """Raise BadInputError for models of different detectors, or of one whose smallest possible errors are not known."""
     own, *others = models
+    geometry = own.detector.geometry
     for other in others:
-        if not are_same_sensors(other.position_S3, own.position_S3):
+        theirs = other.detector.geometry
+        if not geometry.is_like(theirs):
             raise BadInputError(
-                f"--beside: {other.run.path}: its {len(other.position_S3)} sensors are not those of the"
-                f" {len(own.position_S3)} of {own.run.path}, by number and place: name a model of the same detector"
+                f"--beside: {other.run.path}: its {len(theirs)} sensors are not those of the {len(geometry)} of"
+                f" {own.run.path}, by number, place and medium: name a model of the same detector"
             )
     array = read_toy_floor().array if wanted.simulated else ""
-    if array and not np.array_equal(ARRAYS[array]().position_S3, own.position_S3.cpu().numpy()):
+    if array and not geometry.is_like(ARRAYS[array]()):
         raise BadInputError(
             f"--simulated: the smallest possible errors are known for the array {array!r} alone, and the"
             " model was trained with another detector: leave the option out"
@@ -262,7 +264,8 @@ def _predicted(
     """
     runs = [model.run for model in models]
     settings = frame.file_settings(front, wanted, runs[0])
-    check_same_detector(models[0].position_S3, settings.inputs)
+    geometry = models[0].detector.geometry
+    check_same_detector(geometry, settings.inputs)
     with frame.read_events(front, settings, wanted, DIRECTION, runs) as files:
         num_read, num_empty = len(files.arrays.offsets) - 1, sum(tally.empty for tally in files.tallies)
         if files.arrays.event_columns["enriched"].all():
@@ -273,7 +276,7 @@ def _predicted(
             p_E3, num_cut = predicted_vectors(model, files.arrays, stream, device_named(wanted.device))
             vectors.append(p_E3)
             of_models.append([cut_note(num_cut, stream.outlier_above)] if num_cut else [])
-        events = predicted_events(files.arrays, vectors, Geometry(models[0].position_S3.cpu().numpy()))
+        events = predicted_events(files.arrays, vectors, geometry)
     notes = []
     if files.which == "held_out":
         share = min(run.held_out for run in runs)

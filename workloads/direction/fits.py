@@ -14,13 +14,13 @@ clean pulse all its pulses count as clean.
 
 A track is a particle at the speed of light, whose Cherenkov light reaches the sensors. Its state, 7 numbers: unit
 vector of its travel, its point (m) at a time, that time (ns). A step, 5 numbers: the time (100 ns), two tilts (rad),
-two shifts of the point across the track (100 m). Light leaves at the Cherenkov angle θ, cos θ = 1 / PHASE_INDEX. A
-sensor at the distance ρ from the track, l along it from the point, sees it l / c + ρ / c (GROUP_INDEX / sin θ -
+two shifts of the point across the track (100 m). Light leaves at the Cherenkov angle θ, cos θ = 1 / phase index. A
+sensor at the distance ρ from the track, l along it from the point, sees it l / c + ρ / c (group index / sin θ -
 1 / tan θ) after the particle is at the point; the light travelled ρ / sin θ.
 
 A point source is the shower of a cascade, or the vertex of a track. Its state, 4 numbers: position (m) and time (ns).
 A step, 4 numbers: the time (100 ns), three shifts (100 m). Light reaches a sensor at the distance R after
-R GROUP_INDEX / c.
+R / c times the group index.
 
 A step of the maximisation solves (information + damping) step = score, in which the information matrix is the sum of
 the outer products of the pulses' scores (Berndt, Hall, Hall and Hausman 1974): first derivatives suffice, and the
@@ -31,8 +31,6 @@ The density of a pulse's time residual is the Pandel function (Ahrens et al., AM
 light that travelled ``distance``: a Gamma distribution of the delay behind light that doesn't scatter, of shape
 distance / λ and rate 1 / τ + c / (n λ_a), convolved with a Gaussian, the jitter of the sensors' times, and mixed with a
 flat part, the noise.
-
-Of the pulses the fits use, padded, the clean ones, and auxiliary ones that may be of the same light.
 
 Times are relative to the event's reference time, which has one definition for these fits and for the models.
 
@@ -45,7 +43,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,15 +56,7 @@ from common.files.rows import offsets_of
 from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, sort_within_events, spread
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.geometry import (
-    CONE_DELAY_NS_M,
-    LIGHT_SPEED_M_NS,
-    POINT_DELAY_NS_M,
-    SCATTERING_M,
-    SCATTERING_RATE_PER_NS,
-    SIN_CHERENKOV,
-    Geometry,
-)
+from workloads.direction.geometry import LIGHT_SPEED_M_NS, Geometry, Medium
 
 # ---- Reference time of an event.
 
@@ -104,8 +94,9 @@ def segment_medians(values_P: Tensor, used_P: Tensor, segments: Segments) -> Ten
 MOST_PULSES = 96
 """Pulses of an event that the fits use, at most."""
 
-NEAR_M, NEAR_NS, FARTHEST = 150.0, 1000.0, 1.5
-"""Units of space and time: auxiliary pulses (and sensors) nearer than FARTHEST to a clean one are used."""
+FARTHEST, REACH_M_NS = 1.5, 0.15
+"""Auxiliary pulses (and sensors) nearer than this to a clean one are used, in units of the medium's reach; and how fast
+scattered light gets there."""
 
 LEAST_CHARGE_PE = 0.01
 
@@ -128,6 +119,7 @@ class EventPulses(NamedTuple):
     clean_P: Tensor
     """True for pulses that are not auxiliary."""
     segments: Segments
+    medium: Medium
 
     def of(self, kept_P: Tensor) -> EventPulses:
         """Pulses where ``kept`` (P,) bool, of the same events."""
@@ -139,6 +131,7 @@ class EventPulses(NamedTuple):
             self.charge_P[kept_P],
             self.clean_P[kept_P],
             Segments.from_counts(counts_E, num_kept),
+            self.medium,
         )
 
 
@@ -153,10 +146,12 @@ class PaddedPulses(NamedTuple):
     """Photo-electrons of clean pulses, LEAST_CHARGE_PE at least; 0 for others."""
     present_BL: Tensor
     """1 for a pulse, 0 for an empty place."""
+    medium: Medium
 
     def repeated(self, times: int) -> PaddedPulses:
         """``times`` copies of the batch, one behind the other."""
-        return PaddedPulses(*(values.repeat(times, *[1] * (values.dim() - 1)) for values in self))
+        copies: dict[str, Any] = {name: torch.cat([getattr(self, name)] * times) for name in self._fields[:-1]}
+        return self._replace(**copies)
 
 
 def used_pulses(pulses: EventPulses) -> EventPulses:
@@ -173,7 +168,7 @@ def used_pulses(pulses: EventPulses) -> EventPulses:
     distance_P = torch.where(kept_P, -1.0, torch.inf)
     free_E = segment_sum(kept_P.to(torch.float32), segments) < MOST_PULSES
     others = (~clean_P & free_E[segments.event_P]).nonzero().squeeze(1)
-    distance_P[others] = nearest_distances(pulses.position_P3, pulses.time_P, others, kept_P, segments)
+    distance_P[others] = nearest_distances(pulses.position_P3, pulses.time_P, others, kept_P, segments, pulses.medium)
     near_P = distance_P < FARTHEST
     near = pulses.of(near_P)
     near_P[near_P.clone()] = first_of_events(distance_P[near_P], near.segments, MOST_PULSES)
@@ -193,7 +188,8 @@ def padded_batches(pulses: EventPulses) -> Iterator[PaddedPulses]:
                 present = present_BL.float()
                 position_B3L = (pulses.position_P3[pulse_BL] * present.unsqueeze(2)).transpose(1, 2).contiguous()
                 charge_BL = pulses.charge_P[pulse_BL].clamp_min(LEAST_CHARGE_PE) * pulses.clean_P[pulse_BL] * present
-                yield PaddedPulses(event_B, position_B3L, pulses.time_P[pulse_BL] * present, charge_BL, present)
+                time_BL = pulses.time_P[pulse_BL] * present
+                yield PaddedPulses(event_B, position_B3L, time_BL, charge_BL, present, pulses.medium)
 
 
 def first_of_events(key_P: Tensor, segments: Segments, most: int) -> Tensor:
@@ -203,13 +199,15 @@ def first_of_events(key_P: Tensor, segments: Segments, most: int) -> Tensor:
     return is_first_P.scatter_(0, sort_within_events(key_P, segments), rank_P < most)
 
 
-def nearest_distances(position_P3: Tensor, time_P: Tensor, of_A: Tensor, to_P: Tensor, segments: Segments) -> Tensor:
+def nearest_distances(
+    position_P3: Tensor, time_P: Tensor, of_A: Tensor, to_P: Tensor, segments: Segments, medium: Medium
+) -> Tensor:
     """Distance in space and time from each of the pulses ``of`` to the nearest of its event where ``to``. -> (A,).
 
-    In units of NEAR_M and NEAR_NS. ``of_A``: places, int64, of events with such a pulse; ``to_P``: bool.
+    In units of the medium's reach. ``of_A``: places, int64, of events with such a pulse; ``to_P``: bool.
     """
     # Columns of coordinates are twice as fast as rows of them.
-    columns = [*(position_P3 / NEAR_M).unbind(1), time_P / NEAR_NS]
+    columns = [*(position_P3 / medium.reach_m).unbind(1), time_P / (medium.reach_m / REACH_M_NS)]
     (to_C,) = to_P.nonzero(as_tuple=True)
     counts_E = segment_sum(to_P.float(), segments).long()
     event_A = segments.event_P[of_A]
@@ -288,18 +286,18 @@ NOISE_WINDOW_NS = 3000.0
 
 _SHAPES = 56
 _SHAPE_MIN, _SHAPE_MAX = 0.03, 20.0
-"""Range of distance / SCATTERING_M, 1 to 670 m; beyond it the density is that at its end."""
+"""Range of distance / scattering length, in ice 1 to 670 m; beyond it the density is that at its end."""
 _RESIDUALS = 448
 _RESIDUAL_MIN_NS, _RESIDUAL_MAX_NS = -400.0, 4000.0
 """Range of the residual; below it only noise is left, above it the density is that at its end."""
 _SOFTENING_NS = 10.0
 """Residual at which the steps of the table begin to grow."""
 _CELLS = 600
-_LN_SHAPE_MIN, _LN_SHAPE_SPAN = math.log(_SHAPE_MIN * SCATTERING_M), math.log(_SHAPE_MAX / _SHAPE_MIN)
+_LN_SHAPE_SPAN = math.log(_SHAPE_MAX / _SHAPE_MIN)
 
 
 @lru_cache(maxsize=16)
-def ln_density_table(jitter_ns: float) -> Tensor:
+def ln_density_table(jitter_ns: float, medium: Medium) -> Tensor:
     """Table of the ln density and its derivatives by ln distance and residual, on the grid of ln_density().
 
     (1, 3, shapes, residuals) float32; ``jitter_ns``: standard deviation of the Gaussian.
@@ -308,7 +306,7 @@ def ln_density_table(jitter_ns: float) -> Tensor:
     warped_R = np.linspace(_warped_scalar(_RESIDUAL_MIN_NS), _warped_scalar(_RESIDUAL_MAX_NS), _RESIDUALS)
     # x = w (|w| + √(w² + 4 s)) / 2 solves w = x / √(|x| + s).
     residual_R = warped_R * (np.abs(warped_R) + np.sqrt(warped_R**2 + 4 * _SOFTENING_NS)) / 2
-    density_SR = np.stack([convolved_density(shape, residual_R, jitter_ns) for shape in shape_S])
+    density_SR = np.stack([convolved_density(shape, residual_R, jitter_ns, medium) for shape in shape_S])
     value_SR = np.log((1 - NOISE_SHARE) * density_SR + NOISE_SHARE / NOISE_WINDOW_NS)
     by_ln_distance_SR = np.gradient(value_SR, np.log(shape_S), axis=0)
     by_residual_SR = np.gradient(value_SR, residual_R, axis=1)
@@ -318,7 +316,9 @@ def ln_density_table(jitter_ns: float) -> Tensor:
     return torch.from_numpy(np.stack([value_SR, by_ln_distance_SR, by_residual_SR])).float().unsqueeze(0)
 
 
-def convolved_density(shape: float, residual_R: npt.NDArray[np.float64], jitter_ns: float) -> npt.NDArray[np.float64]:
+def convolved_density(
+    shape: float, residual_R: npt.NDArray[np.float64], jitter_ns: float, medium: Medium
+) -> npt.NDArray[np.float64]:
     """Density of the delay by scattering plus a Gaussian of standard deviation ``jitter_ns``, 1/ns. (R,) -> (R,).
 
     Far from no delay the Gamma density is smooth: Gauss-Hermite quadrature. Near it, where it may be infinite
@@ -326,29 +326,29 @@ def convolved_density(shape: float, residual_R: npt.NDArray[np.float64], jitter_
     """
     from scipy import special  # a quarter of a second to import: only where a table is made
 
-    density_R = np.empty(residual_R.shape)
+    density_R, rate_per_ns = np.empty(residual_R.shape), medium.scattering_rate_per_ns
     near_R = residual_R < 8 * jitter_ns
     edge_C = np.concatenate([[0.0], np.geomspace(1e-3, 17, _CELLS) * jitter_ns])
-    probability_C = np.diff(special.gammainc(shape, SCATTERING_RATE_PER_NS * edge_C))
-    moment_C = np.diff(special.gammainc(shape + 1, SCATTERING_RATE_PER_NS * edge_C)) * shape / SCATTERING_RATE_PER_NS
+    probability_C = np.diff(special.gammainc(shape, rate_per_ns * edge_C))
+    moment_C = np.diff(special.gammainc(shape + 1, rate_per_ns * edge_C)) * shape / rate_per_ns
     middle_C = (edge_C[1:] + edge_C[:-1]) / 2
     mean_C = np.divide(moment_C, probability_C, out=middle_C, where=probability_C > 1e-300)
     scaled_RC = (residual_R[near_R, None] - mean_C) / jitter_ns
     density_R[near_R] = np.exp(-0.5 * scaled_RC**2) @ probability_C / (math.sqrt(2 * math.pi) * jitter_ns)
     node_N, weight_N = np.polynomial.hermite_e.hermegauss(12)
     delay_RN = residual_R[~near_R, None] + jitter_ns * node_N
-    ln_gamma_RN = special.xlogy(shape - 1, delay_RN) - SCATTERING_RATE_PER_NS * delay_RN
-    ln_norm = shape * math.log(SCATTERING_RATE_PER_NS) - special.gammaln(shape)
+    ln_gamma_RN = special.xlogy(shape - 1, delay_RN) - rate_per_ns * delay_RN
+    ln_norm = shape * math.log(rate_per_ns) - special.gammaln(shape)
     density_R[~near_R] = np.exp(ln_gamma_RN + ln_norm) @ weight_N / math.sqrt(2 * math.pi)
     return density_R
 
 
-def ln_density(table: Tensor, distance: Tensor, residual: Tensor) -> Tensor:
+def ln_density(table: Tensor, distance: Tensor, residual: Tensor, medium: Medium) -> Tensor:
     """ln density of ``residual`` ns of light that travelled ``distance`` m > 0, by interpolation, and its derivatives.
 
     (N), (N) -> (3, N): ln (1/ns), the same by ln distance, and by residual in 1/ns.
     """
-    row = (torch.log(distance) - _LN_SHAPE_MIN) * (2 / _LN_SHAPE_SPAN) - 1
+    row = (torch.log(distance) - math.log(_SHAPE_MIN * medium.scattering_m)) * (2 / _LN_SHAPE_SPAN) - 1
     low, high = _warped_scalar(_RESIDUAL_MIN_NS), _warped_scalar(_RESIDUAL_MAX_NS)
     column = residual * (residual.abs() + _SOFTENING_NS).rsqrt() * (2 / (high - low)) - (high + low) / (high - low)
     place_1N2 = torch.stack([column, row], -1).view(1, -1, 1, 2)
@@ -384,9 +384,10 @@ def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
 def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
     residual_BL, rho_BL, along_BL, first_BL, second_BL = _track_seen(state_B7, pulses)
-    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, rho_BL / SIN_CHERENKOV, residual_BL)
+    medium, path_BL = pulses.medium, rho_BL / pulses.medium.sin_cherenkov
+    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, path_BL, residual_BL, medium)
     slope_BL = by_residual_BL * pulses.present_BL
-    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * CONE_DELAY_NS_M
+    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * medium.cone_delay_ns_m
     # A tilt moves the sensor along the track and, by -l, across it.
     turn_BL = by_rho_BL * along_BL + slope_BL * rho_BL / LIGHT_SPEED_M_NS
     score_BL5 = [
@@ -430,7 +431,7 @@ def _track_seen(state_B7: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor,
         for axis_B3 in (travel_B3, *across(travel_B3))
     )
     rho_BL = (first_BL.square() + second_BL.square()).clamp_min(_NEAREST_M**2).sqrt()
-    residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_SPEED_M_NS - rho_BL * CONE_DELAY_NS_M
+    residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_SPEED_M_NS - rho_BL * pulses.medium.cone_delay_ns_m
     return residual_BL, rho_BL, along_BL, first_BL / rho_BL, second_BL / rho_BL
 
 
@@ -446,9 +447,9 @@ def vertex_state(pulses: PaddedPulses) -> Tensor:
 def vertex_scores(state_B4: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of point sources, and its derivatives by a step, a pulse each (B, 4, L)."""
     residual_BL, distance_BL, unit_B3L = _vertex_seen(state_B4, pulses)
-    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, distance_BL, residual_BL)
+    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, distance_BL, residual_BL, pulses.medium)
     slope_BL = by_residual_BL * pulses.present_BL
-    by_distance_BL = by_ln_distance_BL * pulses.present_BL / distance_BL - slope_BL * POINT_DELAY_NS_M
+    by_distance_BL = by_ln_distance_BL * pulses.present_BL / distance_BL - slope_BL * pulses.medium.point_delay_ns_m
     score_B3L = unit_B3L * (by_distance_BL * -_SHIFT_STEP_M).unsqueeze(1)
     return (value_BL * pulses.present_BL).sum(1), torch.cat([(slope_BL * -_TIME_STEP_NS).unsqueeze(1), score_B3L], 1)
 
@@ -463,7 +464,7 @@ def _vertex_seen(state_B4: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor
     """Time residual and distance (B, L), and the unit vector from the source (B, 3, L)."""
     from_B3L = pulses.position_B3L - state_B4[:, :3].unsqueeze(2)
     distance_BL = from_B3L.square().sum(1).clamp_min(_NEAREST_M**2).sqrt()
-    residual_BL = pulses.time_BL - state_B4[:, 3:] - distance_BL * POINT_DELAY_NS_M
+    residual_BL = pulses.time_BL - state_B4[:, 3:] - distance_BL * pulses.medium.point_delay_ns_m
     return residual_BL, distance_BL, from_B3L / distance_BL.unsqueeze(1)
 
 
@@ -472,8 +473,8 @@ def _vertex_seen(state_B4: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor
 REWEIGHTINGS = 2
 """Repetitions with new weights; more of them change the direction by less than a tenth of its error."""
 
-FULL_WEIGHT_M = 60.0
-"""Residual up to which a pulse counts in full."""
+FULL_WEIGHT = 0.4
+"""Residual up to which a pulse counts in full, in units of the medium's reach: 60 m in ice."""
 
 _LEAST_VARIANCE_NS2 = 1e-6
 _LEAST_SPEED_M_NS = 1e-9
@@ -494,15 +495,17 @@ class Lines(NamedTuple):
     """Median distance between a pulse and the line at its time, m."""
 
 
-def line_fits(position_P3: Tensor, time_P: Tensor, segments: Segments, reweightings: int = REWEIGHTINGS) -> Lines:
+def line_fits(
+    position_P3: Tensor, time_P: Tensor, segments: Segments, medium: Medium, reweightings: int = REWEIGHTINGS
+) -> Lines:
     """Lines through each event's pulses; ``reweightings`` = 0 is the plain LineFit.
 
     ``position_P3`` m and ``time_P`` ns, relative to something near the event; all pulses count, so that the caller
     passes the clean ones. An event without pulses: zeros and straight down.
     """
-    residual_P1 = torch.zeros_like(time_P).unsqueeze(1)
+    residual_P1, full_m = torch.zeros_like(time_P).unsqueeze(1), FULL_WEIGHT * medium.reach_m
     for _ in range(reweightings + 1):
-        weight_P1 = FULL_WEIGHT_M / residual_P1.clamp_min(FULL_WEIGHT_M)
+        weight_P1 = full_m / residual_P1.clamp_min(full_m)
         velocity_E3, mean_E4 = _least_squares(position_P3, time_P, weight_P1, segments)
         centred_P4 = torch.cat([position_P3, time_P.unsqueeze(1)], 1) - spread(mean_E4, segments)
         along_P3 = spread(velocity_E3, segments) * centred_P4[:, 3:]
@@ -578,6 +581,7 @@ def classical_fits(
             torch.from_numpy(charge_P[own].copy()),
             clean,
             segments,
+            geometry.medium,
         )
         found.append((fit or fits_of)(pulses).numpy())
     return np.concatenate(found) if found else np.zeros((0, len(CLASSICAL_FITS)), np.float32)
@@ -605,7 +609,7 @@ def plain_lines(pulses: EventPulses) -> Tensor:
 
 def _lines(pulses: EventPulses, **options: int) -> Lines:
     clean = pulses.of(trusted_pulses(pulses.clean_P, pulses.segments))
-    return line_fits(clean.position_P3, clean.time_P, clean.segments, **options)
+    return line_fits(clean.position_P3, clean.time_P, clean.segments, clean.medium, **options)
 
 
 def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
@@ -634,7 +638,8 @@ def _better(
     steps: int,
 ) -> tuple[Tensor, Tensor]:
     """Return states of larger likelihood, for times with that jitter, and their ln likelihood."""
-    return maximise(state, partial(scores, pulses=pulses, table=ln_density_table(jitter_ns)), moved, steps)
+    table = ln_density_table(jitter_ns, pulses.medium)
+    return maximise(state, partial(scores, pulses=pulses, table=table), moved, steps)
 
 
 def _best(state: Tensor, value: Tensor, starts: int, kept: int) -> tuple[Tensor, Tensor]:

@@ -230,7 +230,7 @@ def predicted_tables(
 
     ``settings``: of the files, read as in the training. Raises BadInputError, also if ``out`` is one of the files.
     """
-    check_same_detector(predictor.position_S3, settings.inputs)
+    check_same_detector(predictor.detector.geometry, settings.inputs)
     stream = settings.stream
     settings = replace(settings, stream=prediction_stream(stream))
     with (

@@ -31,6 +31,7 @@ from workloads.direction.fits import classical_fits
 from workloads.direction.foreign_tables import named_errors
 from workloads.direction.geometry import (
     GEOMETRY_FILE,
+    ICE,
     Geometry,
     read_equal_geometries,
     read_geometry,
@@ -98,11 +99,12 @@ def write_fits(job: FitsJob) -> Written:
 
 
 def _stamp(job: FitsJob) -> bytes:
-    """Note for what the fits are made from: the source and the positions of the sensors. Raises BadInputError."""
+    """Note for what the fits are made from: the source, the sensors and the medium. Raises BadInputError."""
     with named_errors(job.source):
         digest = footer_digest(job.source)
     sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
-    return f"{digest} with sensors {sensors}".encode()
+    medium = "" if job.geometry.medium == ICE else f" in {job.geometry.medium}"
+    return f"{digest} with sensors {sensors}{medium}".encode()
 
 
 def _write(job: FitsJob, part: Path) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from workloads.base.checkpoint import FORMAT, TrainedRun
 from workloads.direction.geometry import icecube_geometry
 from workloads.direction.grouping import unit_vectors
 from workloads.direction.metrics import PredictedEvents, drawn_angles_rad, unit_and_norm
+from workloads.direction.models.network import Detector
 from workloads.direction.models.task import DirectionTask
 from workloads.registry import section_name
 
@@ -46,7 +47,7 @@ class TruthTeller:
     run: TrainedRun
     kappa: Callable[[Microbatch], Tensor] = lambda events: torch.full((events.num_events, 1), 100.0)
     shown: list[Microbatch] = field(default_factory=list)
-    position_S3: Tensor = field(default_factory=lambda: torch.from_numpy(icecube_geometry().position_S3))
+    detector: Detector = field(default_factory=lambda: Detector(icecube_geometry()))
 
     truth: tuple[Path, ...] = ()
     """Files of the true directions of events that are shown without them."""

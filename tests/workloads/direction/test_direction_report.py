@@ -37,8 +37,9 @@ from workloads.direction.evaluation import (
     only,
     predicted_events,
 )
-from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
 from workloads.direction.models.config import CONFIGS
+from workloads.direction.models.network import Detector
 from workloads.direction.models.task import DirectionTask
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
@@ -212,7 +213,7 @@ def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
         evaluated(tmp_path, Path("x"), simulated=True)
     models = {name: NearTruth(run_of(tmp_path / name)) for name in "ab"}
-    models["b"].position_S3 = models["b"].position_S3[:60]
+    models["b"].detector = Detector(Geometry(icecube_geometry().position_S3[:60]))
     monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: models[place.name]))
     answer = CliRunner().invoke(evaluate_command, ["a", "-i", "x", "--beside", "b"], obj=FrontDoor())
     assert re.match(r"--beside: .*b: its 60 sensors are not those of the 5160 of .*a, by number", str(answer.exception))

@@ -27,6 +27,7 @@ from workloads.direction.simulator import (
     EndlessEvents,
     EventRows,
     EventsPlan,
+    SimulatedArray,
     SimulatedEvents,
     Truth,
     draw_truth,
@@ -103,15 +104,17 @@ def seen_from(offset_S3: Array, travel: Array) -> tuple[Array, Array]:
     return along_S, np.linalg.norm(offset_S3 - along_S[:, None] * travel, axis=1)
 
 
-POSITION_S3 = icecube_geometry().position_S3
+ICECUBE = icecube_geometry()
+ARRAY = SimulatedArray(ICECUBE, (-450.0, 450.0))
+POSITION_S3 = ICECUBE.position_S3
 
 
 def drawn(num_events: int, seed: int = 0) -> SimulatedEvents:
-    return EndlessEvents(NATURAL, POSITION_S3, np.random.default_rng(seed)).take(num_events)
+    return EndlessEvents(NATURAL, ARRAY, np.random.default_rng(seed)).take(num_events)
 
 
 def test_truth_is_isotropic_and_uniform_in_the_logarithm_of_energy() -> None:
-    truth = draw_truth(NATURAL, 20_000, np.random.default_rng(0))
+    truth = draw_truth(NATURAL, 20_000, np.random.default_rng(0), ARRAY)
 
     assert stats.kstest(np.cos(truth.zenith_E), "uniform", (-1, 2)).pvalue > 0.01
     assert stats.kstest(truth.azimuth_E, "uniform", (0, 2 * np.pi)).pvalue > 0.01
@@ -144,7 +147,7 @@ def test_recorded_events_have_eight_clean_pulses_the_first_at_9800_ns() -> None:
 
 
 def test_the_same_events_come_however_many_are_taken_at_once() -> None:
-    source = EndlessEvents(NATURAL, POSITION_S3, np.random.default_rng(3))
+    source = EndlessEvents(NATURAL, ARRAY, np.random.default_rng(3))
     pieces = [source.take(number) for number in (1, 70, 29)]
     together = drawn(100, seed=3)
 
@@ -153,18 +156,13 @@ def test_the_same_events_come_however_many_are_taken_at_once() -> None:
     assert np.array_equal(np.concatenate([piece.truth.zenith_E for piece in pieces]), together.truth.zenith_E)
 
 
-Float64 = npt.NDArray[np.float64]
-Direct = Callable[[Truth, npt.NDArray[np.int64], npt.NDArray[np.float32]], tuple[Float64, Float64]]
-Expected = Callable[[Float64, Float64], tuple[Float64, Float64]]
-
-
 def natural_truth(num_events: int, seed: int = 0) -> Truth:
-    return draw_truth(NATURAL, num_events, np.random.default_rng(seed))
+    return draw_truth(NATURAL, num_events, np.random.default_rng(seed), ARRAY)
 
 
 def test_every_sensor_gets_the_light_of_the_formulas() -> None:
     events = natural_truth(20)
-    light = expected_light(events, POSITION_S3)
+    light = expected_light(events, ICECUBE)
 
     assert light.track_event_T.tolist() == np.flatnonzero(events.is_track_E).tolist()
     assert 5 < len(light.track_TS) < 15
@@ -186,7 +184,7 @@ def test_whole_events_have_the_pulses_of_the_formulas_and_noise() -> None:
     drawn_E = natural_truth(20, seed=2)
     chosen = [int(np.argmax(drawn_E.is_track_E)), int(np.argmin(drawn_E.is_track_E))]
     truth = drawn_E.take(np.repeat(chosen, 400))
-    event_P, sensor_P, time_P = simulator._pulses(truth, POSITION_S3, np.random.default_rng(0))
+    event_P, sensor_P, time_P = simulator._pulses(truth, ICECUBE, np.random.default_rng(0))
 
     for which, first in enumerate((0, 400)):
         of_kind_P = (event_P >= first) & (event_P < first + 400)
@@ -308,7 +306,8 @@ def test_event_ids_differ_between_files_and_seeds_and_fit_a_float64() -> None:
         ({"num_cascades": -1}, "cascades = -1: must not be negative"),
         ({"num_events": 70_000, "num_files": 70_000}, "files = 70000: event ids allow at most 65,536"),
         ({"num_events": 2**21, "num_cascades": 2**22}, "3,145,728 events a file: .* use more files"),
-        ({"array": "km3net"}, "array = 'km3net': use one of icecube, hex"),
+        ({"array": "km3net"}, "array = 'km3net': use one of icecube, hex, or the file of a table"),
+        ({"medium": "air"}, "medium = 'air': use one of ice, water"),
     ],
 )
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields: dict[str, int], message: str) -> None:

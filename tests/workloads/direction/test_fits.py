@@ -21,8 +21,6 @@ from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.fits import (
     FARTHEST,
     MOST_PULSES,
-    NEAR_M,
-    NEAR_NS,
     NOISE_SHARE,
     NOISE_WINDOW_NS,
     EventPulses,
@@ -46,14 +44,7 @@ from workloads.direction.fits import (
     vertex_scores,
     vertex_state,
 )
-from workloads.direction.geometry import (
-    CONE_DELAY_NS_M,
-    LIGHT_SPEED_M_NS,
-    POINT_DELAY_NS_M,
-    SCATTERING_M,
-    SCATTERING_RATE_PER_NS,
-    hex_geometry,
-)
+from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, WATER, Medium, hex_geometry
 
 POSITION_S3 = hex_geometry().position_S3.astype(np.float64)
 
@@ -66,33 +57,33 @@ def track_pulses(
     along_S = from_S3 @ travel_3
     rho_S = np.sqrt(np.maximum((from_S3**2).sum(1) - along_S**2, 0))
     sensor = np.sort(np.argsort(rho_S)[:most])
-    time = along_S[sensor] / LIGHT_SPEED_M_NS + rho_S[sensor] * CONE_DELAY_NS_M
+    time = along_S[sensor] / LIGHT_SPEED_M_NS + rho_S[sensor] * ICE.cone_delay_ns_m
     return sensor.astype(np.int16), time.astype(np.float32)
 
 
-def near_track(travel_3: Tensor, point_3: Tensor, num_pulses: int = 60) -> EventPulses:
+def near_track(travel_3: Tensor, point_3: Tensor, num_pulses: int = 60, medium: Medium = ICE) -> EventPulses:
     """Direct light at random places within 20 m of a track, 200 m before to 200 m behind a point, passed at 0."""
     generator = torch.Generator().manual_seed(num_pulses)
     along_P1 = 400 * torch.rand(num_pulses, 1, generator=generator) - 200
     across_P3 = torch.linalg.cross(_directions(num_pulses, generator), travel_3.expand(num_pulses, 3))
     rho_P1 = 2 + 18 * torch.rand(num_pulses, 1, generator=generator)
     across_P3 = across_P3 / across_P3.norm(dim=1, keepdim=True) * rho_P1
-    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * CONE_DELAY_NS_M
-    return _one_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1))
+    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * medium.cone_delay_ns_m
+    return _one_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1), medium)
 
 
-def near_point(point_3: Tensor, num_pulses: int = 40) -> EventPulses:
+def near_point(point_3: Tensor, num_pulses: int = 40, medium: Medium = ICE) -> EventPulses:
     """Direct light at random places within 25 m of a point source, emitted at 0."""
     generator = torch.Generator().manual_seed(num_pulses)
     distance_P1 = 5 + 20 * torch.rand(num_pulses, 1, generator=generator)
     position_P3 = point_3 + distance_P1 * _directions(num_pulses, generator)
-    return _one_event(position_P3, distance_P1.squeeze(1) * POINT_DELAY_NS_M)
+    return _one_event(position_P3, distance_P1.squeeze(1) * medium.point_delay_ns_m, medium)
 
 
-def _one_event(position_P3: Tensor, time_P: Tensor) -> EventPulses:
+def _one_event(position_P3: Tensor, time_P: Tensor, medium: Medium) -> EventPulses:
     segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
     return EventPulses(
-        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments
+        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments, medium
     )
 
 
@@ -111,6 +102,7 @@ def random_pulses(counts: list[int], seed: int = 0, clean_share: float = 0.5) ->
         torch.rand(total, generator=generator) + 0.5,
         torch.rand(total, generator=generator) < clean_share,
         Segments.from_counts(torch.tensor(counts), total),
+        ICE,
     )
 
 
@@ -144,7 +136,7 @@ def some_tracks(pulses: PaddedPulses) -> Tensor:
 
 def check_scores(state: Tensor, scores: Scores, move: Move, pulses: PaddedPulses, parameters: int) -> None:
     """Compare the summed scores with differences of the ln likelihood, with a wide jitter: it is smooth."""
-    table = ln_density_table(60.0)
+    table = ln_density_table(60.0, ICE)
     found_BK = scores(state, pulses, table)[1].sum(2)
     for parameter in range(parameters):
         step_BK = torch.zeros(len(state), parameters)
@@ -162,7 +154,7 @@ def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
 
 def test_no_step_makes_a_likelihood_smaller() -> None:
     pulses = padded()
-    scores = partial(track_scores, pulses=pulses, table=ln_density_table(20.0))
+    scores = partial(track_scores, pulses=pulses, table=ln_density_table(20.0, ICE))
     state = some_tracks(pulses)
     before_B = scores(state)[0]
     after, value_B = maximise(state, scores, moved_track, steps=9)
@@ -172,8 +164,9 @@ def test_no_step_makes_a_likelihood_smaller() -> None:
 
 @pytest.mark.parametrize("shape", [0.3, 2.0, 12.0])
 @pytest.mark.parametrize("residual_ns", [-8.0, 0.0, 5.0, 47.0, 49.0, 400.0])
-def test_the_density_is_the_convolution_that_scipy_integrates(shape: float, residual_ns: float) -> None:
-    delay = stats.gamma(shape, scale=1 / SCATTERING_RATE_PER_NS)
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_density_is_the_convolution_that_scipy_integrates(medium: Medium, shape: float, residual_ns: float) -> None:
+    delay = stats.gamma(shape, scale=1 / medium.scattering_rate_per_ns)
     # With u = delay^shape the integrand has no pole.
     expected, _ = integrate.quad(
         lambda u: (
@@ -187,16 +180,17 @@ def test_the_density_is_the_convolution_that_scipy_integrates(shape: float, resi
         points=[max(residual_ns, 1e-3) ** shape],
         limit=400,
     )
-    found = convolved_density(shape, np.array([residual_ns]), 6.0)[0]
+    found = convolved_density(shape, np.array([residual_ns]), 6.0, medium)[0]
     assert found == pytest.approx(expected, rel=3e-3)
 
 
-def test_the_table_gives_the_density_with_noise_between_its_points() -> None:
-    distance = torch.tensor([2.0, 20.0, 77.0, 300.0])
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_table_gives_the_density_with_noise_between_its_points(medium: Medium) -> None:
+    distance = torch.tensor([2.0, 20.0, 77.0, 300.0]) * medium.scattering_m / 33.3
     residual = torch.tensor([-3.0, 2.5, 61.0, 350.0])
-    found = ln_density(ln_density_table(6.0), distance, residual)[0]
+    found = ln_density(ln_density_table(6.0, medium), distance, residual, medium)[0]
     density = [
-        convolved_density(d / SCATTERING_M, np.array([t]), 6.0)[0]
+        convolved_density(d / medium.scattering_m, np.array([t]), 6.0, medium)[0]
         for d, t in zip(distance.tolist(), residual.tolist(), strict=True)
     ]
     expected = np.log((1 - NOISE_SHARE) * np.array(density) + NOISE_SHARE / NOISE_WINDOW_NS)
@@ -205,7 +199,7 @@ def test_the_table_gives_the_density_with_noise_between_its_points() -> None:
 
 def test_far_from_the_light_only_noise_is_left() -> None:
     value, by_ln_distance, by_residual = ln_density(
-        ln_density_table(20.0), torch.tensor([1e-3, 1e6, 50.0]), torch.tensor([-1e7, -1e4, 1e7])
+        ln_density_table(20.0, ICE), torch.tensor([1e-3, 1e6, 50.0]), torch.tensor([-1e7, -1e4, 1e7]), ICE
     )
     assert value.tolist() == pytest.approx([math.log(NOISE_SHARE / NOISE_WINDOW_NS)] * 3, abs=1e-3)
     assert by_residual.abs().max() < 1e-6
@@ -221,8 +215,8 @@ def test_clean_pulses_and_auxiliary_ones_near_them_are_used() -> None:
         if not len(own):
             continue
         clean = own[pulses.clean_P[own]]
-        space = torch.cdist(pulses.position_P3[own], pulses.position_P3[clean]) / NEAR_M
-        time = (pulses.time_P[own, None] - pulses.time_P[clean]) / NEAR_NS
+        space = torch.cdist(pulses.position_P3[own], pulses.position_P3[clean]) / 150
+        time = (pulses.time_P[own, None] - pulses.time_P[clean]) / 1000
         distance = (space.square() + time.square()).sqrt().amin(1)
         expected += own[pulses.clean_P[own] | (distance < FARTHEST)].tolist()
     assert 0 < len(expected) < 125
@@ -281,9 +275,11 @@ def true_tracks() -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]
     )
 
 
-def test_tracks_are_recovered_from_their_direct_light() -> None:
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_tracks_are_recovered_from_their_direct_light(medium: Medium) -> None:
     for travel_3, point_3 in true_tracks():
-        found = named(fits_of(near_track(torch.tensor(travel_3).float(), torch.tensor(point_3).float())))
+        travel, point = torch.tensor(travel_3).float(), torch.tensor(point_3).float()
+        found = named(fits_of(near_track(travel, point, medium=medium)))
         assert angle_deg(vector(found, "track"), -travel_3) < 0.4
         # The fitted point lies on the true track, at the time when the particle was there.
         apart_3 = vector(found, "track_at", "_m") - point_3
@@ -292,9 +288,10 @@ def test_tracks_are_recovered_from_their_direct_light() -> None:
         assert found["track_ns"] == pytest.approx(along_m / LIGHT_SPEED_M_NS, abs=6)
 
 
-def test_point_sources_are_recovered_from_their_direct_light() -> None:
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_point_sources_are_recovered_from_their_direct_light(medium: Medium) -> None:
     for truth_3 in np.random.default_rng(4).uniform(-300, 300, (6, 3)):
-        found = named(fits_of(near_point(torch.tensor(truth_3).float())))
+        found = named(fits_of(near_point(torch.tensor(truth_3).float(), medium=medium)))
         assert np.linalg.norm(vector(found, "vertex", "_m") - truth_3) < 1.5
         assert found["vertex_ns"] == pytest.approx(0, abs=6)
 
@@ -360,7 +357,7 @@ def test_pulses_on_a_line_give_the_line() -> None:
     time_P = torch.tensor([-300.0, 0.0, 150.0, 150.0, 600.0])
     travel_3 = torch.tensor([0.6, 0.0, -0.8])
     position_P3 = torch.tensor([10.0, 20.0, 30.0]) + 0.25 * time_P.unsqueeze(1) * travel_3
-    lines = line_fits(position_P3, time_P, Segments.from_counts(torch.tensor([5]), 5))
+    lines = line_fits(position_P3, time_P, Segments.from_counts(torch.tensor([5]), 5), ICE)
     assert torch.allclose(lines.travel_E3[0], travel_3, atol=1e-5)
     assert torch.allclose(lines.speed_E, torch.tensor([0.25]), atol=1e-5)
     assert torch.allclose(lines.point_E3[0], torch.tensor([10.0, 20.0, 30.0]) + 30 * travel_3, atol=1e-3)
@@ -372,7 +369,8 @@ def test_the_plain_fit_is_the_least_squares_line() -> None:
     time_P, position_P3 = rng.normal(0, 300, 40), rng.normal(0, 100, (40, 3))
     slope_3 = np.polyfit(time_P, position_P3, 1)[0]
     segments = Segments.from_counts(torch.tensor([40]), 40)
-    lines = line_fits(torch.from_numpy(position_P3).float(), torch.from_numpy(time_P).float(), segments, reweightings=0)
+    position, time = torch.from_numpy(position_P3).float(), torch.from_numpy(time_P).float()
+    lines = line_fits(position, time, segments, ICE, reweightings=0)
     assert np.allclose(lines.travel_E3[0].numpy() * lines.speed_E.item(), slope_3, rtol=1e-4)
 
 
@@ -381,6 +379,6 @@ def test_weights_make_the_line_robust_against_a_pulse_far_away() -> None:
     position_P3 = 0.3 * time_P.unsqueeze(1) * torch.tensor([1.0, 0.0, 0.0])
     position_P3[20] = torch.tensor([150.0, 900.0, 0.0])
     segments = Segments.from_counts(torch.tensor([21]), 21)
-    plain, robust = (line_fits(position_P3, time_P, segments, reweightings=n).travel_E3[0, 0] for n in (0, 2))
+    plain, robust = (line_fits(position_P3, time_P, segments, ICE, reweightings=n).travel_E3[0, 0] for n in (0, 2))
     assert torch.rad2deg(torch.acos(plain)) > 20
     assert torch.rad2deg(torch.acos(robust)) < 8

@@ -190,7 +190,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         import_with(tmp_path / "train", tmp_path / "test", tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / GEOMETRY_FILE).write_text("sensor_id,x,y,z\n0,1,2,3\n")
-    with pytest.raises(BadInputError, match=f"out/{GEOMETRY_FILE}: it has other sensors than the files to import"):
+    with pytest.raises(BadInputError, match=f"out/{GEOMETRY_FILE}: it has other sensors, or another medium, than"):
         import_with(tmp_path, tmp_path / "out")
     batch.with_name("batch_01.parquet").symlink_to(batch)
     with pytest.raises(BadInputError, match="are both batch 1; give one of them"):

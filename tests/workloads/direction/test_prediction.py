@@ -21,7 +21,7 @@ from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from workloads.base.batch import Microbatch
 from workloads.base.context import StepContext
 from workloads.direction import prediction
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, read_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, icecube_geometry, write_geometry
 from workloads.direction.grouping import group_by_sensor
 from workloads.direction.models.config import SetsConfig
 from workloads.direction.models.task import DirectionTask, build_predictor
@@ -154,9 +154,10 @@ def test_events_of_another_detector_than_the_models_are_refused(tmp_path: Path) 
     files = two_files(tmp_path)
     write_geometry(tmp_path / "data" / GEOMETRY_FILE, icecube_geometry())
     run(tmp_path, *files)
-    write_geometry(tmp_path / "data" / GEOMETRY_FILE, Geometry(icecube_geometry().position_S3[::-1].copy()))
-    with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5160 sensors are not those of the 5160"):
-        run(tmp_path, *files, force=True)
+    for other in (Geometry(icecube_geometry().position_S3[::-1].copy()), replace(icecube_geometry(), medium=WATER)):
+        write_geometry(tmp_path / "data" / GEOMETRY_FILE, other)
+        with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5160 sensors are not those of the 5160"):
+            run(tmp_path, *files, force=True)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +205,7 @@ def test_events_without_a_known_direction_are_predicted(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     config = SetsConfig(geometry=str(tmp_path / "events" / GEOMETRY_FILE))
     predictor = DirectionTask("sets", config, StepContext(torch.device("cpu"), seed=1)).predictor()
-    position_S3 = torch.from_numpy(read_geometry(tmp_path / "events" / GEOMETRY_FILE).position_S3)
-    trained = TruthTeller(run_of(tmp_path / "best.pt"), position_S3=position_S3)
+    trained = TruthTeller(run_of(tmp_path / "best.pt"), detector=predictor.detector)
     trained.predict = predictor.predict  # type: ignore[method-assign]
     run(tmp_path, tmp_path / "events", out="submission.csv", predictor=trained)
     lines = (tmp_path / "submission.csv").read_text().splitlines()

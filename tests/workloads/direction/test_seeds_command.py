@@ -14,7 +14,7 @@ from direction_files import event_rows, write_direction_file
 from common.errors import BadInputError
 from workloads.direction.commands import seeds
 from workloads.direction.fits import classical_fits
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, hex_geometry, read_geometry, write_geometry
 
 COUNTS = (12, 0, 30, 0, 0)  # the second row group has no pulses
 
@@ -114,8 +114,9 @@ def test_files_of_two_detectors_or_of_the_same_name_are_not_done_at_once(folder:
     write_events(other / "a.parquet")
     write_geometry(other / GEOMETRY_FILE, hex_geometry())
     assert "would both become" in refused(folder, other, "-o", tmp_path / "out")
-    write_geometry(other / GEOMETRY_FILE, Geometry(hex_geometry().position_S3 + 1))
-    assert "differ: do the files of one detector at a time" in refused(folder, other, "-o", tmp_path / "out")
+    for geometry in (Geometry(hex_geometry().position_S3 + 1), Geometry(hex_geometry().position_S3, WATER)):
+        write_geometry(other / GEOMETRY_FILE, geometry)
+        assert "differ: do the files of one detector at a time" in refused(folder, other, "-o", tmp_path / "out")
 
 
 def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(folder: Path, tmp_path: Path) -> None:
@@ -125,6 +126,11 @@ def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(fold
     assert "exists, and was not made from" in refused(folder / "a.parquet", "-o", out)
     assert run(folder / "a.parquet", "-o", out, "--force").exit_code == 0
     assert pq.read_table(out / "a.parquet")["event_id"][0].as_py() == 700
+    write_geometry(tmp_path / "water.csv", Geometry(hex_geometry().position_S3, WATER))
+    assert "or another medium" in refused(folder / "a.parquet", "-o", out, "--geometry", tmp_path / "water.csv")
+    (out / GEOMETRY_FILE).unlink()
+    assert "exists, and was not made" in refused(folder / "a.parquet", "-o", out, "--geometry", tmp_path / "water.csv")
+    (out / GEOMETRY_FILE).write_bytes((folder / GEOMETRY_FILE).read_bytes())
     again = run(out / "a.parquet", "-o", tmp_path / "again")  # what is noted in the input is not what the output is of
     assert again.exit_code == 0
     assert "1 were there" in run(out / "a.parquet", "-o", tmp_path / "again").output

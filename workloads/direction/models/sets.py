@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_mean, spread
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.geometry import CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
+from workloads.direction.geometry import LIGHT_SPEED_M_NS
 from workloads.direction.models.network import (
     LN_KAPPA,
     NUM_OF_WAVES,
@@ -168,8 +168,8 @@ def _around(sensors: SensorSet, vertex_E3: Tensor, vertex_ns_E1: Tensor) -> _Aro
     return _Around(
         offset_T3=offset_T3,
         distance_T1=distance_T1,
-        delay_T1=sensors.time_T1 - vertex_ns_T1 - distance_T1 * POINT_DELAY_NS_M,
-        light_T1=ln_light(sensors.log10_charge_T1, distance_T1),
+        delay_T1=sensors.time_T1 - vertex_ns_T1 - distance_T1 * sensors.medium.point_delay_ns_m,
+        light_T1=ln_light(sensors.log10_charge_T1, distance_T1, sensors.medium),
     )
 
 
@@ -194,7 +194,8 @@ def _of_residuals(sensors: SensorSet, around: _Around, fits_E: dict[str, Tensor]
     along_T1 = -(offset_T3 * track_T3).sum(1, keepdim=True)  # the particle travels away from the source
     aside_T3 = offset_T3 + along_T1 * track_T3
     distance_T1 = torch.linalg.vector_norm(aside_T3, dim=1, keepdim=True)
-    residual_T1 = sensors.time_T1 - track_ns_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * CONE_DELAY_NS_M
+    cone_ns_T1 = distance_T1 * sensors.medium.cone_delay_ns_m
+    residual_T1 = sensors.time_T1 - track_ns_T1 - along_T1 / LIGHT_SPEED_M_NS - cone_ns_T1
     side_T3, bent_T1 = aside_T3 / distance_T1.clamp_min(1), (residual_T1 / 20).asinh() / 3
     return [
         *(along_T1 / 300, distance_T1 / 100, residual_T1 / 300, bent_T1, (residual_T1 / 5).asinh() / 3),

@@ -76,8 +76,8 @@ def build_predictor(run: TrainedRun, task_state: dict[str, Any], device: torch.d
     network = NETWORKS[run.model](config)
     network.load_state_dict(states["network_average"])
     network.to(device).requires_grad_(False).eval()
-    position_S3 = states["detector"]["position_S3"].to(device)
-    return TrainedPredictor(network, position_S3, nullcontext, config.chunk_particles, run)  # float32, on any device
+    detector = Detector.of(states["detector"]).to(device)
+    return TrainedPredictor(network, detector, nullcontext, config.chunk_particles, run)  # float32, on any device
 
 
 Float64 = npt.NDArray[np.float64]
@@ -130,8 +130,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def predictor(self) -> Predictor:
         """Predictor with the present weights."""
-        position_S3, precision = self.detector.position_S3, self.context.precision
-        return Predictor(self.averaged.average, position_S3, precision, self.config.chunk_particles)
+        return Predictor(self.averaged.average, self.detector, self.context.precision, self.config.chunk_particles)
 
     # ---- The step.
 
@@ -184,7 +183,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def _input(self, part: Microbatch) -> EventInput:
         """Input of the network, turned. Raises BadInputError for an event without the classical fits it needs."""
-        events = EventInput.from_microbatch(part, self.detector.position_S3)
+        events = EventInput.from_microbatch(part, self.detector)
         if self.averaged.latest.needs_fits and events.num_without_fits:
             raise BadInputError(
                 f"{events.num_without_fits} of {events.num_events} events have no classical fits, which the model"
@@ -205,10 +204,10 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def load_weights(self, state: dict[str, Any]) -> None:
         """See BaseTask. Raises RuntimeError if the checkpoint is of another detector."""
-        theirs_S3 = state["networks"]["detector"]["position_S3"].to(self.device)
-        if not torch.equal(theirs_S3, self.detector.position_S3):
+        theirs, own = Detector.of(state["networks"]["detector"]).geometry, self.detector.geometry
+        if not theirs.is_like(own):
             raise RuntimeError(
-                f"its {len(theirs_S3)} sensors are not at the positions of the {len(self.detector.position_S3)} here:"
+                f"its {len(theirs)} sensors are not at the positions, and in the medium, of the {len(own)} here:"
                 f" use the geometry that it was trained with ({self.SECTION}.geometry)"
             )
         super().load_weights(state)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from direction_events import GEOMETRY, POSITION_S3, direction_microbatch
+from direction_events import DETECTOR, GEOMETRY, POSITION_S3, direction_microbatch
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -76,7 +76,7 @@ def test_inputs_of_two_detectors_are_refused(folder: Path, tmp_path: Path) -> No
 
 
 def read(microbatch: Microbatch) -> EventInput:
-    return EventInput.from_microbatch(microbatch, POSITION_S3)
+    return EventInput.from_microbatch(microbatch, DETECTOR)
 
 
 def test_pulses_belong_to_sensors_and_these_to_events() -> None:
@@ -87,7 +87,7 @@ def test_pulses_belong_to_sensors_and_these_to_events() -> None:
     expected = [np.unique(part, return_counts=True) for part in np.split(sensor_P, [6, 6, 7])]
     assert events.sensors.counts_E.tolist() == [len(ids) for ids, _ in expected]
     assert events.pulses.counts_E.tolist() == [int(num) for _, nums in expected for num in nums]
-    assert torch.equal(events.position_T3, POSITION_S3[np.concatenate([ids for ids, _ in expected])])
+    assert torch.equal(events.position_T3, DETECTOR.seen_S3[np.concatenate([ids for ids, _ in expected])])
     assert (
         events.pulses.event_P.tolist()
         == np.repeat(np.arange(events.pulses.num_events), events.pulses.counts_E).tolist()
@@ -118,7 +118,9 @@ def test_a_turn_is_that_of_a_microbatch_with_turned_positions() -> None:
         turned = torch.stack([fits[name] for name in names], 1) @ matrix.T
         fits |= dict(zip(names, turned.unbind(1), strict=True))
     columns["classical_fits"] = torch.stack([fits[name] for name in CLASSICAL_FITS], 1)
-    expected = EventInput.from_microbatch(replace(microbatch, event_columns=columns), POSITION_S3 @ matrix.T)
+    expected = EventInput.from_microbatch(
+        replace(microbatch, event_columns=columns), Detector(Geometry((POSITION_S3 @ matrix.T).numpy()))
+    )
     unturned = read(microbatch)
 
     found = unturned.turned(torch.tensor([[0.0, 1.0], [angle, -1.0], [angle, -1.0]]))
@@ -135,7 +137,7 @@ def chosen_and_summary(microbatch: Microbatch, event: int, most: int) -> tuple[n
     part = microbatch.part(event, event + 1)
     time, charge = part.particle_columns["pulses"].double().numpy().T
     sensor, clean = part.particle_columns["sensor"][:, 0].numpy(), ~part.particle_columns["auxiliary"][:, 0].numpy()
-    time = time - np.sort(time[clean])[(clean.sum() - 1) // 2]
+    time = (time - np.sort(time[clean])[(clean.sum() - 1) // 2]) * DETECTOR.scale
     rows = []
     for one in np.unique(sensor):
         of = sensor == one
@@ -143,10 +145,12 @@ def chosen_and_summary(microbatch: Microbatch, event: int, most: int) -> tuple[n
         first = time[of & clean].min() if hit else time[of].min()
         sorted_times = np.sort(time[of])
         after = [sorted_times[(of.sum() - 1) // 2] - first, sorted_times[-1] - first, time[of].mean() - first]
-        rows.append([*POSITION_S3[one].numpy(), first, np.log10(charge[of].sum()), not hit, *after, np.log(of.sum())])
+        rows.append(
+            [*DETECTOR.seen_S3[one].numpy(), first, np.log10(charge[of].sum()), not hit, *after, np.log(of.sum())]
+        )
     table = np.array(rows, float)
     aux = table[:, 5] > 0
-    place = np.c_[table[:, :3] / 150, table[:, 3] / 1000]
+    place = np.c_[table[:, :3] / 150, table[:, 3] / 1000] / DETECTOR.scale
     apart = np.linalg.norm(place[:, None] - place[None, ~aux], axis=2).min(1)
     score = np.where(aux, apart, -1 - np.log1p(10 ** table[:, 4]))
     kept = np.argsort(score, kind="stable")[:most]
@@ -171,7 +175,7 @@ def test_all_events_at_once_are_each_event_alone(
     monkeypatch.setattr(fits, "_nearest", lambda *arguments: (pairs.append(arguments[-1]), nearest(*arguments))[1])
     microbatch = direction_microbatch(40, seed=3)
     microbatch.particle_columns["pulses"][:, 0] *= 5  # far apart in time
-    found = sensor_set(EventInput.from_microbatch(microbatch, POSITION_S3), most)
+    found = sensor_set(read(microbatch), most)
 
     columns = (
         *(found.position_T3, found.time_T1, found.log10_charge_T1, found.auxiliary_T1),

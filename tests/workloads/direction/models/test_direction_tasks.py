@@ -20,7 +20,7 @@ from tests.workloads.direction.fake_predictor import write_checkpoint
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.direction.fits import classical_fits
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, write_geometry
 from workloads.direction.models.config import CONFIGS, SetsConfig
 from workloads.direction.models.sets import SetsNetwork
 from workloads.direction.models.task import NETWORKS, DirectionPanel, DirectionTask, load_predictor
@@ -175,11 +175,14 @@ def test_a_resumed_run_has_the_same_bits(make: Make) -> None:
 
 
 def test_weights_of_another_detector_are_refused(make: Make, tmp_path: Path) -> None:
-    write_geometry(tmp_path / "other.csv", Geometry(GEOMETRY.position_S3 + 1))
-    other = make(geometry=str(tmp_path / "other.csv"))
-    for load in (other.load_weights, other.load_state_dict):
-        with pytest.raises(RuntimeError, match=r"use the geometry that it was trained with \(trainer.sets.geometry\)"):
-            load(saved(make()))
+    for detector in (Geometry(GEOMETRY.position_S3 + 1), Geometry(GEOMETRY.position_S3, WATER)):
+        write_geometry(tmp_path / "other.csv", detector)
+        other = make(geometry=str(tmp_path / "other.csv"))
+        for load in (other.load_weights, other.load_state_dict):
+            with pytest.raises(
+                RuntimeError, match=r"use the geometry that it was trained with \(trainer.sets.geometry"
+            ):
+                load(saved(make()))
 
 
 def test_events_without_fits_are_refused_with_what_to_do(make: Make) -> None:
@@ -278,7 +281,7 @@ def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_anoth
     trained = load_predictor(path, CPU)
 
     assert torch.equal(trained.predict(microbatch), task.predictor().predict(microbatch))
-    assert torch.equal(trained.position_S3, POSITION_S3)
+    assert torch.equal(trained.detector.position_S3, POSITION_S3)
     assert trained.run.model == "sets"
     assert not any(one.requires_grad for one in trained.network.parameters())
     monkeypatch.setitem(NETWORKS, "sets", lambda config: SetsNetwork(16, 2))

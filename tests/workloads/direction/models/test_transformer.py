@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from direction_events import POSITION_S3, direction_microbatch
+from direction_events import DETECTOR, POSITION_S3, direction_microbatch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workloads.base.batch import Microbatch
 from workloads.base.segments import Segments, segment_sum
-from workloads.direction.geometry import LIGHT_SPEED_M_NS
+from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, Geometry
 from workloads.direction.models import flat, transformer
 from workloads.direction.models.config import TransformerConfig
 from workloads.direction.models.flat import FlatLayer, FlatNetwork, flat_features
-from workloads.direction.models.network import DirectionNetwork, EventInput, sensor_set, vmf_loss
+from workloads.direction.models.network import Detector, DirectionNetwork, EventInput, sensor_set, vmf_loss
 from workloads.direction.models.task import NETWORKS
 from workloads.direction.models.transformer import (
     Attention,
@@ -130,8 +130,8 @@ def make_network(model: str = "transformer", *, stirred: bool = True) -> Any:
     return network
 
 
-def events_of(microbatch: Microbatch, position_S3: Tensor = POSITION_S3) -> EventInput:
-    return EventInput.from_microbatch(microbatch, position_S3)
+def events_of(microbatch: Microbatch, detector: Detector = DETECTOR) -> EventInput:
+    return EventInput.from_microbatch(microbatch, detector)
 
 
 def loss_of(network: DirectionNetwork, events: EventInput) -> Tensor:
@@ -155,6 +155,7 @@ def event(position_T3: Tensor, time_P: Tensor, counts_T: list[int], *, log10_cha
         source_direction_E3=torch.tensor([[0.0, 0, 1]]),
         fits_EF=torch.zeros(1, 21),
         enriched_E=torch.zeros(1, dtype=torch.bool),
+        medium=ICE,
     )
 
 
@@ -181,11 +182,11 @@ def test_the_order_of_sensors_does_not_matter(model: str) -> None:
     columns["sensor"] = torch.from_numpy(sensor_P[order_P].astype(np.int16)).unsqueeze(1)
     opens_P = np.append(True, (np.diff(sensor_P[order_P]) != 0) | (np.diff(event_P) != 0))
     columns["opens_sensor"] = torch.from_numpy(opens_P).unsqueeze(1)
-    position_S3 = torch.empty_like(POSITION_S3)
+    position_S3 = np.empty_like(POSITION_S3)
     position_S3[new_S] = POSITION_S3
 
     expected = network(events_of(microbatch)).p_E3
-    found = network(events_of(replace(microbatch, particle_columns=columns), position_S3)).p_E3
+    found = network(events_of(replace(microbatch, particle_columns=columns), Detector(Geometry(position_S3)))).p_E3
 
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
