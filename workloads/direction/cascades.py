@@ -144,9 +144,8 @@ def _ln_by_distance(distance_BML: Tensor, medium: Medium) -> Tensor:
 
 def _by_angle(unit_BM3L: Tensor, travel_G3: Tensor, medium: Medium) -> Tensor:
     """Light in these directions from the vertex, for each direction of travel. -> (B, M, L, G)."""
-    cosine_BMLG: Tensor = unit_BM3L.mT @ travel_G3.T
-    cosine_BMLG.sub_(medium.cos_cherenkov).abs_().mul_(-CASCADE_WIDTH).exp_()
-    return cosine_BMLG.add_(CASCADE_ISOTROPIC)
+    light_BMLG: Tensor = (unit_BM3L.mT @ travel_G3.T).sub_(medium.cos_cherenkov).abs_()
+    return light_BMLG.mul_(-CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
 
 
 def _ln_normal(points_BM4: Tensor, mean_B4: Tensor, factor_B44: Tensor) -> Tensor:
