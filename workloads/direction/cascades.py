@@ -83,11 +83,11 @@ def _posterior(pulses: PaddedPulses, vertex_B4: Tensor, sensors_B3K: Tensor, wei
     """Population Monte Carlo of a batch. -> (B, 9)."""
     normal_M4 = _normal_points()
     mean_B4, factor_B44 = vertex_B4, torch.diag(torch.tensor(_START)).expand(len(vertex_B4), 4, 4)
-    rounds = []
+    rounds, light_B = [], (pulses.charge_BL > 0).sum(1).clamp_min(1).float()
     for num_directions, part in _ROUNDS:
         points_BM4 = mean_B4.unsqueeze(1) + normal_M4 @ factor_B44.mT
         travel_G3 = sphere(num_directions)
-        ln_BMG, amount_BMG = _ln_likelihood(points_BM4, travel_G3, pulses, sensors_B3K, weight_K)
+        ln_BMG, amount_BMG, light_B = _ln_likelihood(points_BM4, travel_G3, light_B, pulses, sensors_B3K, weight_K)
         ln_BMG -= math.log(num_directions)
         rounds.append((points_BM4, travel_G3, ln_BMG, amount_BMG, (mean_B4, factor_B44)))
         weight_BM1 = (part * ln_BMG.logsumexp(2) + normal_M4.square().sum(1) / 2).softmax(1).unsqueeze(2)
@@ -112,9 +112,17 @@ def _posterior(pulses: PaddedPulses, vertex_B4: Tensor, sensors_B3K: Tensor, wei
 
 
 def _ln_likelihood(
-    points_BM4: Tensor, travel_G3: Tensor, pulses: PaddedPulses, sensors_B3K: Tensor, weight_K: Tensor
-) -> tuple[Tensor, Tensor]:
-    """ln likelihood, and A in photo-electrons, of points in each direction of travel. -> (B, M, G) each."""
+    points_BM4: Tensor,
+    travel_G3: Tensor,
+    light_B: Tensor,
+    pulses: PaddedPulses,
+    sensors_B3K: Tensor,
+    weight_K: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """ln likelihood, and A in photo-electrons, of points in each direction of travel, (B, M, G) each.
+
+    ``light_B``: number of pulses that are of the cascade; the third result is that of the likeliest point.
+    """
     medium = pulses.medium
     unit_BM3L, distance_BML = _seen(points_BM4, pulses.position_B3L)
     residual_BML = pulses.time_BL.unsqueeze(1) - points_BM4[:, :, 3:] - distance_BML * medium.point_delay_ns_m
@@ -124,11 +132,14 @@ def _ln_likelihood(
     unit_BM3K, distance_BMK = _seen(points_BM4, sensors_B3K)
     light_BM1K = (_ln_by_distance(distance_BMK, medium).exp_() * weight_K).unsqueeze(2)
     light_BMG = (light_BM1K @ _by_angle(unit_BM3K, travel_G3, medium)).squeeze(2)
-    num_clean_B = (pulses.charge_BL > 0).sum(1).clamp_min(1)
-    amount_BMG = (num_clean_B.view(-1, 1, 1) / light_BMG).clamp(_LEAST_PE, _MOST_PE)
+    amount_BMG = (light_B.view(-1, 1, 1) / light_BMG).clamp(_LEAST_PE, _MOST_PE)
     rate_BMLG.mul_(amount_BMG.unsqueeze(2)).add_(NOISE_PER_NS).log_()
     ln_BMG = (pulses.present_BL.view(len(points_BM4), 1, 1, -1) @ rate_BMLG).squeeze(2)
-    return ln_BMG - amount_BMG * light_BMG, amount_BMG
+    ln_BMG = ln_BMG - amount_BMG * light_BMG
+    point_B, direction_B = torch.unravel_index(ln_BMG.flatten(1).argmax(1), ln_BMG.shape[1:])
+    rate_BL = rate_BMLG[torch.arange(len(ln_BMG)), point_B, :, direction_B].exp()
+    light_B = ((1 - NOISE_PER_NS / rate_BL) * pulses.present_BL).sum(1)
+    return ln_BMG, amount_BMG, light_B.clamp_min(1)
 
 
 def _seen(points_BM4: Tensor, position_B3L: Tensor) -> tuple[Tensor, Tensor]:
