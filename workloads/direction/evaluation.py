@@ -25,8 +25,9 @@ from workloads.base.report.evaluation import Evaluation, Measured, Say
 from workloads.base.report.metric import Floor
 from workloads.base.report.page import EvaluationOptions, MetricReport, ReportWords
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
-from workloads.direction.fits import EventPulses, classical_fits, plain_lines
+from workloads.direction.fits import classical_fits, plain_lines
 from workloads.direction.geometry import ARRAYS, Geometry
+from workloads.direction.light import EventPulses
 from workloads.direction.metrics import (
     CALIBRATED,
     DEFINITIONS,

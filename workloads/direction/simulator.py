@@ -56,6 +56,7 @@ from workloads.direction.geometry import (
     write_geometry,
 )
 from workloads.direction.grouping import unit_vectors
+from workloads.direction.light import CASCADE_ISOTROPIC, CASCADE_NEAR_M, CASCADE_WIDTH, JITTER_NS, NOISE_PER_NS
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -66,8 +67,6 @@ Bool = npt.NDArray[np.bool_]
 
 SMALLEST_SHAPE = 0.02
 """Smallest shape of the Gamma distribution of the delay by scattering."""
-JITTER_NS = 3.0
-"""Resolution of a sensor's clock."""
 
 # Amounts of light: chosen, not measured.
 TRACK_LIGHT_PE = 6.0
@@ -77,10 +76,6 @@ TRACK_LOSS_GEV = 5e4
 """Energy at which the light of losses along a track equals its own."""
 TRACK_GEV_PER_M, LONGEST_TRACK_M = 0.25, 1500.0
 CASCADE_LIGHT_PE_PER_GEV = 0.005
-CASCADE_NEAR_M = 3.0
-CASCADE_ISOTROPIC = 0.15
-"""Light in every direction, relative to that at the Cherenkov angle."""
-CASCADE_WIDTH = 3.0
 TRACKS_CASCADE = 0.3
 """Light of the cascade at the middle of a track, relative to that of a cascade of the same energy."""
 MOST_PE = 400.0
@@ -208,8 +203,6 @@ def _seen_from_vertex(truth: Truth, event_P: Int64, position_P3: Float32) -> tup
 VERTEX_M = 450.0
 """Vertices in an array of ARRAYS are uniform in a cube of ± this around the origin."""
 
-NOISE_PER_NS = 500e-9
-"""Noise of a sensor: 500 Hz."""
 NOISE_FROM_NS, NOISE_TO_NS = -2000.0, 4000.0
 """Time after the vertex in which there is noise."""
 

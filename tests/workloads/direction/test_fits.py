@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,34 +20,37 @@ from workloads.base.segments import Segments
 from workloads.direction import fits as classical
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.fits import (
+    Move,
+    classical_fits,
+    fits_of,
+    line_fits,
+    maximise,
+    moved_track,
+    moved_vertex,
+    plain_lines,
+    track_scores,
+    track_state,
+    vertex_scores,
+    vertex_state,
+)
+from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, WATER, Medium, hex_geometry
+from workloads.direction.light import (
     FARTHEST,
     MOST_PULSES,
     NOISE_SHARE,
     NOISE_WINDOW_NS,
     EventPulses,
-    Move,
     PaddedPulses,
-    classical_fits,
     convolved_density,
-    fits_of,
-    line_fits,
     ln_density,
     ln_density_table,
-    maximise,
-    moved_track,
-    moved_vertex,
     padded_batches,
-    plain_lines,
     reference_times,
-    track_scores,
-    track_state,
     used_pulses,
-    vertex_scores,
-    vertex_state,
 )
-from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, WATER, Medium, hex_geometry
 
-POSITION_S3 = hex_geometry().position_S3.astype(np.float64)
+GEOMETRY = hex_geometry()
+POSITION_S3 = GEOMETRY.position_S3.astype(np.float64)
 
 
 def track_pulses(
@@ -81,10 +85,9 @@ def near_point(point_3: Tensor, num_pulses: int = 40, medium: Medium = ICE) -> E
 
 
 def _one_event(position_P3: Tensor, time_P: Tensor, medium: Medium) -> EventPulses:
-    segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
-    return EventPulses(
-        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments, medium
-    )
+    segments, geometry = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P)), replace(GEOMETRY, medium=medium)
+    ones_P = torch.ones_like(time_P)
+    return EventPulses(position_P3, time_P, ones_P, ones_P.bool(), segments, geometry)
 
 
 def _directions(number: int, generator: torch.Generator) -> Tensor:
@@ -102,7 +105,7 @@ def random_pulses(counts: list[int], seed: int = 0, clean_share: float = 0.5) ->
         torch.rand(total, generator=generator) + 0.5,
         torch.rand(total, generator=generator) < clean_share,
         Segments.from_counts(torch.tensor(counts), total),
-        ICE,
+        GEOMETRY,
     )
 
 
@@ -238,7 +241,6 @@ def test_of_too_many_pulses_clean_ones_come_first() -> None:
         assert int(used.clean_P.sum()) == min(int(pulses.clean_P.sum()), MOST_PULSES)
 
 
-GEOMETRY = hex_geometry()
 Event = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
 
 
@@ -248,9 +250,9 @@ def fits(*events: Event, auxiliary: bool = False) -> list[dict[str, float]]:
     return [dict(zip(CLASSICAL_FITS, row.tolist(), strict=True)) for row in found]
 
 
-def named(fits_E21: torch.Tensor) -> dict[str, float]:
+def named(fits_EF: torch.Tensor) -> dict[str, float]:
     """Fits of one event, by name."""
-    return dict(zip(CLASSICAL_FITS, fits_E21[0].tolist(), strict=True))
+    return dict(zip(CLASSICAL_FITS, fits_EF[0].tolist(), strict=True))
 
 
 def columns(*events: Event, auxiliary: bool = False) -> tuple[npt.NDArray[np.generic], ...]:

@@ -31,8 +31,9 @@ from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
 from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread, wide
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.fits import FARTHEST, classical_fits, first_of_events, nearest_distances, reference_times
+from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, ICE, Geometry, Medium, read_equal_geometries, read_geometry
+from workloads.direction.light import first_of_events, nearest_distances, reference_times
 
 # ---- The detector.
 
@@ -314,12 +315,8 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
     """
     merged, sensors = _merged(events), events.sensors
     score_T = torch.where(merged.clean_T, -1 - merged.charge_T.log1p(), _causal_distances(events, merged))
-    kept_T = score_T < FARTHEST
-    counts_E = segment_sum(kept_T.float(), sensors).long()
-    if len(counts_E) and int(counts_E.max()) > max_sensors:
-        kept_T &= first_of_events(score_T, sensors, max_sensors)
-        counts_E = counts_E.clamp_max(max_sensors)
-    (chosen,) = kept_T.nonzero(as_tuple=True)
+    (chosen,) = first_of_events(score_T, sensors, max_sensors).nonzero(as_tuple=True)
+    counts_E = sensors.counts_E.clamp_max(max_sensors)
     columns = (
         *(merged.time_T, merged.charge_T.log10(), merged.auxiliary_T, merged.median_T, merged.last_T, merged.mean_T),
         events.pulses.counts_E.log(),

@@ -46,8 +46,10 @@ _TRUST_HIDDEN, _TRUST_LAYERS = 32, 2
 """Width and exchanges of the branch that weighs and corrects the track fit: it has less to learn than the other."""
 _NUM_FOUND = 6
 """Features of branch B from the prediction of branch A."""
-NUM_SENSOR_A, NUM_EVENT_A = 23 + 4 * NUM_OF_WAVES, 16
-NUM_SENSOR_B, NUM_EVENT_B = 17 + NUM_OF_WAVES, 22
+_LONGEST_MEAN = 0.99
+"""Largest length of a mean direction, so that its concentration is finite."""
+NUM_SENSOR_A, NUM_EVENT_A = 26 + 4 * NUM_OF_WAVES, 22
+NUM_SENSOR_B, NUM_EVENT_B = 17 + NUM_OF_WAVES, 25
 
 
 class SetsNetwork(DirectionNetwork):
@@ -58,14 +60,15 @@ class SetsNetwork(DirectionNetwork):
     def __init__(self, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
         """``hidden``, ``layers``: of the branch that doesn't know the track fit; others for tests alone."""
         super().__init__()
-        self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, hidden, layers, 4)
+        self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, hidden, layers, 5)
         self.trust = _Branch(NUM_SENSOR_B, NUM_EVENT_B + _NUM_FOUND, _TRUST_HIDDEN, _TRUST_LAYERS, 5)
 
     def forward(self, events: EventInput) -> Prediction:
         """Product of both experts; auxiliary: branch A alone."""
         inputs = branch_inputs(events)
-        light_E4 = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments).float()
-        light_E3 = light_E4[:, :3] * (3 * light_E4[:, 3:]).clamp(*LN_KAPPA).exp()
+        light_E5 = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments).float()
+        seen_E3 = light_E5[:, :3] * (3 * light_E5[:, 3:4]).clamp(*LN_KAPPA).exp()
+        light_E3 = seen_E3 + inputs.cascade_E3 * (3 * light_E5[:, 4:] - 2).clamp(-8, 2).exp()
         known_E3, track_E3 = light_E3.detach(), inputs.track_E3
         events_b_EF = torch.cat([inputs.events_b_EF, _found(known_E3, track_E3)], 1)
         trust_E5 = self.trust(inputs.sensors_b_TF, events_b_EF, inputs.segments).float()
@@ -115,6 +118,8 @@ class BranchInputs:
     events_b_EF: Tensor
     track_E3: Tensor
     """Direction of the track fit, a unit vector (0 without one)."""
+    cascade_E3: Tensor
+    """Direction of a cascade, as long as the concentration of its posterior."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,15 @@ def branch_inputs(events: EventInput) -> BranchInputs:
     track_E3, line_E3 = _vector(fits_E, "track"), _vector(fits_E, "line")
     vertex_E3 = _vector(fits_E, "vertex", "_m")
     around = _around(sensors, vertex_E3, fits_E["vertex_ns"])
+    cascade_at_E3, mean_E3 = _vector(fits_E, "cascade_at", "_m"), _vector(fits_E, "cascade")
+    around_cascade = _around(sensors, cascade_at_E3, fits_E["cascade_ns"])
+    length_E1 = torch.linalg.vector_norm(mean_E3, dim=1, keepdim=True).clamp(1e-3, _LONGEST_MEAN)
+    # The concentration of the vMF distribution with a mean of this length (Banerjee et al. 2005).
+    cascade_E3 = mean_E3 * (3 - length_E1**2) / (1 - length_E1**2)
+    direction_E3 = mean_E3 / length_E1
+    cascade_told_E3 = torch.cat(
+        [((1 - length_E1**2).log() + 2) / 2, fits_E["cascade_ln_pe"] / 3 - 1, fits_E["cascade_ln_l"] / 5 + 1], 1
+    )
     line_at_E3 = _vector(fits_E, "line_at", "_m")
     event_E12 = torch.cat(
         [
@@ -150,14 +164,15 @@ def branch_inputs(events: EventInput) -> BranchInputs:
     )
     track_ln_l_E1, vertex_ln_l_E1 = fits_E["track_ln_l"], fits_E["vertex_ln_l"]
     agreement_E1 = (track_E3 * line_E3).sum(1, keepdim=True)
-    events_b = [event_E12, vertex_ln_l_E1, track_ln_l_E1, vertex_ln_l_E1 - track_ln_l_E1]
+    events_b = [event_E12, cascade_told_E3, vertex_ln_l_E1, track_ln_l_E1, vertex_ln_l_E1 - track_ln_l_E1]
     return BranchInputs(
         segments=sensors.segments,
-        sensors_a_TF=bounded([*_of_light(sensors, around)]),
-        events_a_EF=bounded([event_E12, vertex_ln_l_E1, vertex_E3 / 500]),
+        sensors_a_TF=bounded([*_of_light(sensors, around_cascade, direction_E3)]),
+        events_a_EF=bounded([event_E12, vertex_ln_l_E1, cascade_at_E3 / 500, mean_E3, cascade_told_E3]),
         sensors_b_TF=bounded([*_of_residuals(sensors, around, fits_E, track_E3)]),
         events_b_EF=bounded([*events_b, track_E3, line_E3, agreement_E1]),
         track_E3=track_E3,
+        cascade_E3=cascade_E3,
     )
 
 
@@ -173,11 +188,13 @@ def _around(sensors: SensorSet, vertex_E3: Tensor, vertex_ns_E1: Tensor) -> _Aro
     )
 
 
-def _of_light(sensors: SensorSet, around: _Around) -> list[Tensor]:
+def _of_light(sensors: SensorSet, around: _Around, direction_E3: Tensor) -> list[Tensor]:
     """Features of branch A: NUM_SENSOR_A columns."""
     unit_T3 = around.offset_T3 / around.distance_T1.clamp_min(1)
+    cosine_T1 = -(unit_T3 * spread(direction_E3, sensors.segments)).sum(1, keepdim=True)
+    off_cone_T1 = (cosine_T1 - sensors.medium.cos_cherenkov).abs()
     return [
-        *(unit_T3, around.light_T1, around.light_T1 * unit_T3),
+        *(unit_T3, around.light_T1, around.light_T1 * unit_T3, cosine_T1, off_cone_T1, around.light_T1 + off_cone_T1),
         *(sensors.position_T3 / 500, around.offset_T3 / 200, around.distance_T1 / 200),
         *(sensors.time_T1 / 1000, sensors.log10_charge_T1, sensors.auxiliary_T1 - 0.5),
         *(sensors.median_T1 / 300, sensors.last_T1 / 1000, sensors.ln_pulses_T1 / 2, sensors.mean_T1 / 300),

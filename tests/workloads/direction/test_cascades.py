@@ -1,0 +1,132 @@
+"""Posterior of a cascade's direction: its likelihood, its points, and what it finds of simulated cascades."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from workloads.base.segments import Segments
+from workloads.direction import cascades
+from workloads.direction.cascades import MOST_PULSES, cascade_posteriors, sphere
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.fits import classical_fits
+from workloads.direction.geometry import ICE, WATER, Geometry, Medium, hex_geometry
+from workloads.direction.light import JITTER_NS, EventPulses, ln_density, ln_density_table, padded_batches
+from workloads.direction.metrics import angles_rad
+from workloads.direction.simulator import EventsPlan, SimulatedEvents, file_rows
+
+GEOMETRY = hex_geometry()
+CASCADE = slice(CLASSICAL_FITS.index("cascade_x"), CLASSICAL_FITS.index("cascade_ln_l") + 1)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> SimulatedEvents:
+    """Cascades of 10 to 100 TeV in the toy array."""
+    (rows,) = file_rows(EventsPlan(1, 1, seed=17, num_cascades=60, array="hex"), 0)
+    return rows.events.take(np.flatnonzero(rows.added_E))
+
+
+def fitted(events: SimulatedEvents, shift_m: float = 0.0, geometry: Geometry = GEOMETRY) -> np.ndarray:
+    offsets_E1 = np.concatenate([[0], np.cumsum(events.counts_E)])
+    columns = (events.sensor_P, events.time_ns_P, events.charge_pe_P, events.auxiliary_P)
+    return classical_fits(*columns, offsets_E1, replace(geometry, position_S3=geometry.position_S3 + shift_m))
+
+
+def event(position_P3: Tensor, time_P: Tensor, geometry: Geometry = GEOMETRY) -> EventPulses:
+    segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
+    ones_P = torch.ones_like(time_P)
+    return EventPulses(position_P3, time_P, ones_P, ones_P.bool(), segments, geometry)
+
+
+def test_directions_are_equally_dense_all_over_the_sphere() -> None:
+    travel_G3 = sphere(48)
+    assert torch.allclose(travel_G3.norm(dim=1), torch.ones(48))
+    assert travel_G3.mean(0).norm() < 0.01
+    assert torch.allclose(travel_G3.T @ travel_G3 / 48, torch.eye(3) / 3, atol=0.02)
+
+
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_likelihood_is_that_of_a_poisson_process(medium: Medium) -> None:
+    """Of three pulses, with a sensor that stands for four others; each number by hand, in float64."""
+    position_P3 = torch.tensor([[10.0, 0.0, 0.0], [0.0, 30.0, -20.0], [-40.0, 5.0, 60.0]])
+    time_P, sensors_K3 = torch.tensor([60.0, 180.0, 350.0]), torch.tensor([[10.0, 0.0, 0.0], [0.0, 0.0, 90.0]])
+    geometry = Geometry(sensors_K3.numpy(), medium)
+    (pulses,) = padded_batches(event(position_P3, time_P, geometry))
+    points_BM4, weight_K = torch.tensor([[[1.0, 2.0, -3.0, 10.0]]]), torch.tensor([1.0, 4.0])
+    travel_G3 = sphere(5)
+
+    ln_BMG, amount_BMG = cascades._ln_likelihood(points_BM4, travel_G3, pulses, sensors_K3.T[None], weight_K)
+
+    def light(place_3: Tensor, travel_3: Tensor) -> float:
+        offset_3 = place_3.double() - points_BM4[0, 0, :3].double()
+        distance = float(offset_3.norm())
+        off_cone = abs(float(offset_3 @ travel_3.double()) / distance - 1 / medium.phase_index)
+        return math.exp(-distance / medium.absorption_m) / (1 + distance / 3) ** 1.5 * (0.15 + math.exp(-3 * off_cone))
+
+    for direction, travel_3 in enumerate(travel_G3):
+        total = light(sensors_K3[0], travel_3) + 4 * light(sensors_K3[1], travel_3)
+        amount = 3 / total  # three clean pulses
+        expected = -amount * total
+        for place_3, time in zip(position_P3, time_P.tolist(), strict=True):
+            distance = (place_3 - points_BM4[0, 0, :3]).norm().view(1)
+            residual = time - 10 - distance * medium.group_index / 0.299792458
+            density = math.exp(ln_density(ln_density_table(JITTER_NS, medium), distance, residual, medium)[0, 0])
+            expected += math.log(amount * light(place_3, travel_3) * density + 5e-7)
+        assert float(amount_BMG[0, 0, direction]) == pytest.approx(amount, rel=1e-4)
+        assert float(ln_BMG[0, 0, direction]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_cascades_point_to_their_source_as_well_as_they_say(simulated: SimulatedEvents) -> None:
+    found = fitted(simulated)[:, CASCADE]
+    mean_E3, source_E3 = found[:, :3].astype(np.float64), -simulated.truth.travel_E3
+    length_E = np.linalg.norm(mean_E3, axis=1)
+    angle_E = angles_rad(mean_E3 / length_E[:, None], source_E3)
+    assert np.degrees(angle_E.mean()) < 42  # chance: 90; a fit of a track: 64
+    assert np.cos(angle_E).mean() == pytest.approx(length_E.mean(), abs=0.15)
+    sure_E = length_E > np.median(length_E)
+    assert angle_E[sure_E].mean() < angle_E[~sure_E].mean()
+    apart_E = np.linalg.norm(found[:, 3:6] - simulated.truth.vertex_E3, axis=1)
+    assert np.median(apart_E) < 25
+    # 0.005 photo-electrons a GeV.
+    ratio_E = found[:, 7] - np.log(0.005 * simulated.truth.energy_gev_E)
+    assert abs(np.median(ratio_E)) < 0.3
+
+
+def test_sensors_that_saw_nothing_count(simulated: SimulatedEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The further ones, too: with the nearest 32 alone directions are less well known."""
+
+    def mean_cosine() -> float:
+        mean_E3 = fitted(simulated)[:, CASCADE][:, :3]
+        unit_E3 = mean_E3 / np.linalg.norm(mean_E3, axis=1, keepdims=True)
+        return float((unit_E3 * -simulated.truth.travel_E3).sum(1).mean())
+
+    all_of_them = mean_cosine()
+    monkeypatch.setattr(cascades, "_STRATA", ((8, 1),))
+    assert mean_cosine() < all_of_them - 0.05
+
+
+def test_an_event_has_the_posterior_that_it_has_alone_and_elsewhere(simulated: SimulatedEvents) -> None:
+    some = simulated.take(np.arange(6))
+    together = fitted(some)
+    alone = np.concatenate([fitted(some.take(np.array([number]))) for number in range(6)])
+    assert np.array_equal(alone[:, CASCADE], together[:, CASCADE])
+    shifted = fitted(some, 64.0)[:, CASCADE]
+    shifted[:, 3:6] -= 64.0
+    assert np.median(np.abs(shifted - together[:, CASCADE])) < 0.05
+
+
+def test_events_that_tell_little_or_much_have_finite_posteriors() -> None:
+    place_3 = torch.tensor(GEOMETRY.position_S3[700])
+    nothing = event(torch.zeros(0, 3), torch.zeros(0))
+    assert torch.equal(cascade_posteriors(nothing, torch.zeros(1, 4)), torch.zeros(1, 9))
+    for number in (1, 9, MOST_PULSES + 1, 5000):
+        found = cascade_posteriors(event(place_3.repeat(number, 1), torch.zeros(number)), torch.zeros(1, 4))
+        assert torch.isfinite(found).all()
+        assert found[0, :3].norm() < 1
+    few = Geometry(GEOMETRY.position_S3[:3])
+    assert torch.isfinite(cascade_posteriors(event(place_3.repeat(2, 1), torch.zeros(2), few), torch.zeros(1, 4))).all()
