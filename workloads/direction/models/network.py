@@ -2,7 +2,8 @@
 
 The input are pulses, sensors and events of a part of a batch, packed without padding, and the sensors of each event
 that the networks see. A prediction is a raw vector p: the direction p / |p| with the concentration κ = |p| of a von
-Mises-Fisher (vMF) distribution, the normal distribution of directions.
+Mises-Fisher (vMF) distribution, the normal distribution of directions; and, where wanted, the energy: a normal
+distribution of its decimal logarithm, lg(E / GeV).
 
 Shape suffixes: E events, T sensors that saw light in their event, S sensors of the detector, P pulses, F features,
 A sensors without a clean pulse, C others, N pairs of both.
@@ -396,6 +397,9 @@ class Prediction:
     """(E, 3): direction p / |p|, concentration |p| of a von Mises-Fisher distribution. Only natural events teach it."""
     auxiliary: tuple[Tensor, ...] = ()
     """Further predictions, each (E, 3), which learn from enriched events as well."""
+    energy_E2: Tensor | None = None
+    """(E, 2): mean of lg(E / GeV), and the natural logarithm of its standard deviation; None: no energy is predicted.
+    Only natural events teach it."""
 
 
 class DirectionNetwork(nn.Module, ABC):
@@ -403,10 +407,24 @@ class DirectionNetwork(nn.Module, ABC):
 
     needs_fits: ClassVar[bool] = False
     """True if its input must have the classical fits of every event."""
+    num_summary: int
+    """Width of the vector of an event that its energy is predicted from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy: EnergyHead | None = None
+
+    def add_energy(self) -> None:
+        """Add the prediction of energies. Call it last: its weights are drawn after those of all other layers."""
+        self.energy = EnergyHead(self.num_summary)
+
+    def energy_of(self, summary_EF: Tensor) -> Tensor | None:
+        """Return Prediction.energy_E2 from the vector of each event."""
+        return None if self.energy is None else self.energy(summary_EF)
 
     @abstractmethod
     def forward(self, events: EventInput) -> Prediction:
-        """Predicted directions; finite for events with any number of pulses, 0 included."""
+        """Predicted directions and energies; finite for events with any number of pulses, 0 included."""
 
 
 @dataclass(frozen=True)
@@ -420,19 +438,28 @@ class Predictor:
     chunk_particles: int
     """Pulses in one pass; 0: depends on the device."""
 
+    @property
+    def has_energy(self) -> bool:
+        """True if it predicts energies, too."""
+        return self.network.energy is not None
+
     @torch.no_grad()
-    def predict(self, microbatch: Microbatch) -> Tensor:
-        """Vectors p of the events: direction p / |p|, concentration |p|. -> (E, 3) float32.
+    def predict(self, microbatch: Microbatch) -> Prediction:
+        """Prediction of the events, float32, without auxiliary ones.
 
         Classical fits that the network needs and the events lack are computed. Raises BadInputError for a pulse of a
         sensor that has no position.
         """
         if microbatch.num_events == 0:
-            return self.position_S3.new_zeros(0, 3)
+            none = self.position_S3.new_zeros(0, 3)
+            return Prediction(none, energy_E2=none[:, :2] if self.has_energy else None)
         most = most_particles(self.chunk_particles, self.position_S3.device, CPU_CHUNK_PULSES)
-        return torch.cat([self._of(part) for part in microbatch.chunks(most)])
+        parts = [self._of(part) for part in microbatch.chunks(most)]
+        energies = [part.energy_E2 for part in parts if part.energy_E2 is not None]
+        p_E3 = torch.cat([part.p_E3 for part in parts]).float()
+        return Prediction(p_E3, energy_E2=torch.cat(energies) if energies else None)
 
-    def _of(self, part: Microbatch) -> Tensor:
+    def _of(self, part: Microbatch) -> Prediction:
         if self.network.needs_fits:
             part = self._with_fits(part)
         # No network sees the target, and files to be predicted may have none.
@@ -440,8 +467,8 @@ class Predictor:
         part = replace(part, event_columns=unknown | part.event_columns)
         events = EventInput.from_microbatch(part, self.position_S3)
         with self.precision():
-            p_E3: Tensor = self.network(events).p_E3
-        return p_E3.float()
+            prediction: Prediction = self.network(events)
+        return prediction
 
     def _with_fits(self, part: Microbatch) -> Microbatch:
         """Events with their classical fits, which are computed on the host where there are none."""
@@ -502,6 +529,27 @@ def head(num_inputs: int, width: int, num_outputs: int) -> nn.Sequential:
     return layers
 
 
+_ENERGY_HIDDEN = 64
+_LG_ENERGY = 3.5
+"""Predicted mean of lg(E / GeV) before training."""
+_LN_ENERGY_ERROR = 4.0
+"""Bound on the logarithm of the standard deviation of lg E: 0.018 to 55. By a tangent, whose gradient never ends."""
+
+
+class EnergyHead(nn.Module):
+    """Energy of each event from its vector: a normal distribution of lg E."""
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.layers = head(num_inputs, _ENERGY_HIDDEN, 2)
+
+    def forward(self, summary_EF: Tensor) -> Tensor:
+        """Return Prediction.energy_E2, finite for every input. (E, F) -> (E, 2) float32."""
+        mean_E1, ln_error_E1 = self.layers(summary_EF).float().split(1, 1)
+        bounded_E1 = _LN_ENERGY_ERROR * (ln_error_E1 / _LN_ENERGY_ERROR).tanh()
+        return torch.cat([_LG_ENERGY + mean_E1, bounded_E1], 1)
+
+
 class Exchange(nn.Module):
     """EPiC layer (arXiv:2301.08128): the sensors of an event meet in its vector alone, at a linear cost."""
 
@@ -550,6 +598,13 @@ def vmf_loss(p_E3: Tensor, direction_E3: Tensor) -> Tensor:
     apart_E = (far_E3 / kappa_E.unsqueeze(1) - direction_E3).square().sum(1) / 2
     ln_norm_E = math.log(2 * math.pi) + torch.log1p(-torch.exp(-2 * kappa_E)) - torch.log(kappa_E)
     return torch.where(small_E, near_E, kappa_E * apart_E + ln_norm_E)
+
+
+def energy_loss(energy_E2: Tensor, lg_energy_E: Tensor) -> Tensor:
+    """Negative log-likelihood of true lg(E / GeV) under normal distributions, see Prediction. (E, 2), (E,) -> (E,)."""
+    mean_E, ln_error_E = energy_E2.unbind(1)
+    pull_E = (lg_energy_E - mean_E) * (-ln_error_E).exp()
+    return pull_E.square() / 2 + ln_error_E + math.log(2 * math.pi) / 2
 
 
 def angle_deg(p_E3: Tensor, direction_E3: Tensor) -> Tensor:
