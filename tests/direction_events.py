@@ -30,7 +30,7 @@ def direction_microbatch(
 ) -> Microbatch:
     """Events whose pulses follow a track: its direction can be learned. Classical fits are near the truth.
 
-    Energies are proportional to the number of pulses plus one, with a spread of 0.22 of their decimal logarithm.
+    Energies follow the square of the number of pulses, with a spread of 0.22 of their decimal logarithm.
     """
     random = np.random.default_rng(seed)
     counts_E = np.array(counts if counts is not None else random.integers(5, 40, num_events))
@@ -50,7 +50,7 @@ def direction_microbatch(
     pulses_P2 = np.stack([time_P, random.uniform(0.5, 3, len(time_P))], 1)
     auxiliary_P = random.random(len(time_P)) < auxiliary
     fits_EF = _fits(source_E3, start_E3, random)
-    energy_E1 = 10 * (1 + counts_E[:, None]) * random.lognormal(0, 0.5, (num_events, 1))
+    energy_E1 = (1 + counts_E[:, None]) ** 2 * random.lognormal(0, 0.5, (num_events, 1))
     return Microbatch(
         epoch=0,
         unit=0,

@@ -385,6 +385,8 @@ CPU_CHUNK_PULSES = 1 << 14
 """Pulses in one pass on a CPU, if not configured: about 250 events of a usual detector."""
 LN_KAPPA = (-8.0, 11.0)
 """Bounds on the logarithm of a concentration: 11 is 0.2°."""
+_ENERGY_HIDDEN, _LG_ENERGY, _LN_ENERGY_ERROR = 64, 3.5, 4.0
+"""Width of the layers that predict energies; lg(E / GeV) before training; bound on ln of its error: 0.018 to 55."""
 _SERIES_BELOW = 0.5
 """κ below which the logarithm of sinh κ / κ is a series: its next term, κ¹⁰ / 467,775, is below 1e-8 there."""
 
@@ -401,6 +403,13 @@ class Prediction:
     """(E, 2): mean of lg(E / GeV), and the natural logarithm of its standard deviation; None: no energy is predicted.
     Only natural events teach it."""
 
+    @classmethod
+    def joined(cls, parts: Sequence[Prediction]) -> Prediction:
+        """Predictions of all parts of the events, in order, without auxiliary ones. There must be a part."""
+        energies = [part.energy_E2 for part in parts if part.energy_E2 is not None]
+        p_E3 = torch.cat([part.p_E3 for part in parts])
+        return cls(p_E3, energy_E2=torch.cat(energies) if energies else None)
+
 
 class DirectionNetwork(nn.Module, ABC):
     """Network of a direction model."""
@@ -412,15 +421,19 @@ class DirectionNetwork(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.energy: EnergyHead | None = None
+        self.energy: nn.Sequential | None = None
 
     def add_energy(self) -> None:
-        """Add the prediction of energies. Call it last: its weights are drawn after those of all other layers."""
-        self.energy = EnergyHead(self.num_summary)
+        """Add the layers that predict energies; last, as their weights are drawn after all others."""
+        self.energy = head(self.num_summary, _ENERGY_HIDDEN, 2)
 
     def energy_of(self, summary_EF: Tensor) -> Tensor | None:
-        """Return Prediction.energy_E2 from the vector of each event."""
-        return None if self.energy is None else self.energy(summary_EF)
+        """Return Prediction.energy_E2 from the vector of each event, finite for any. (E, F) -> (E, 2) float32."""
+        if self.energy is None:
+            return None
+        mean_E1, ln_error_E1 = self.energy(summary_EF).float().split(1, 1)
+        bounded_E1 = _LN_ENERGY_ERROR * (ln_error_E1 / _LN_ENERGY_ERROR).tanh()  # no clamp, which ends the gradient
+        return torch.cat([_LG_ENERGY + mean_E1, bounded_E1], 1)
 
     @abstractmethod
     def forward(self, events: EventInput) -> Prediction:
@@ -454,10 +467,7 @@ class Predictor:
             none = self.position_S3.new_zeros(0, 3)
             return Prediction(none, energy_E2=none[:, :2] if self.has_energy else None)
         most = most_particles(self.chunk_particles, self.position_S3.device, CPU_CHUNK_PULSES)
-        parts = [self._of(part) for part in microbatch.chunks(most)]
-        energies = [part.energy_E2 for part in parts if part.energy_E2 is not None]
-        p_E3 = torch.cat([part.p_E3 for part in parts]).float()
-        return Prediction(p_E3, energy_E2=torch.cat(energies) if energies else None)
+        return Prediction.joined([self._of(part) for part in microbatch.chunks(most)])
 
     def _of(self, part: Microbatch) -> Prediction:
         if self.network.needs_fits:
@@ -468,7 +478,7 @@ class Predictor:
         events = EventInput.from_microbatch(part, self.position_S3)
         with self.precision():
             prediction: Prediction = self.network(events)
-        return prediction
+        return replace(prediction, p_E3=prediction.p_E3.float())
 
     def _with_fits(self, part: Microbatch) -> Microbatch:
         """Events with their classical fits, which are computed on the host where there are none."""
@@ -527,27 +537,6 @@ def head(num_inputs: int, width: int, num_outputs: int) -> nn.Sequential:
     nn.init.normal_(layers.get_parameter("3.weight"), std=0.01)
     nn.init.zeros_(layers.get_parameter("3.bias"))
     return layers
-
-
-_ENERGY_HIDDEN = 64
-_LG_ENERGY = 3.5
-"""Predicted mean of lg(E / GeV) before training."""
-_LN_ENERGY_ERROR = 4.0
-"""Bound on the logarithm of the standard deviation of lg E: 0.018 to 55. By a tangent, whose gradient never ends."""
-
-
-class EnergyHead(nn.Module):
-    """Energy of each event from its vector: a normal distribution of lg E."""
-
-    def __init__(self, num_inputs: int) -> None:
-        super().__init__()
-        self.layers = head(num_inputs, _ENERGY_HIDDEN, 2)
-
-    def forward(self, summary_EF: Tensor) -> Tensor:
-        """Return Prediction.energy_E2, finite for every input. (E, F) -> (E, 2) float32."""
-        mean_E1, ln_error_E1 = self.layers(summary_EF).float().split(1, 1)
-        bounded_E1 = _LN_ENERGY_ERROR * (ln_error_E1 / _LN_ENERGY_ERROR).tanh()
-        return torch.cat([_LG_ENERGY + mean_E1, bounded_E1], 1)
 
 
 class Exchange(nn.Module):

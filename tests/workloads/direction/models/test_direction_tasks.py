@@ -75,7 +75,7 @@ def test_a_step_changes_network_and_average_and_returns_finite_metrics(make: Mak
 @pytest.mark.parametrize("bf16", [False, True])
 def test_parts_and_threads_make_the_step_of_the_whole_batch(make: Make, bf16: bool) -> None:
     contexts = [StepContext(CPU, 1, bf16=bf16, threads=threads) for threads in (1, 3)]
-    whole, parts = make(contexts[0]), [make(context, chunk_particles=80) for context in contexts]
+    whole, *parts = make(contexts[0], energy=True), *(make(c, chunk_particles=80, energy=True) for c in contexts)
     batch = Batch((half_enriched(), direction_microbatch(9, 5)))
     expected, *found = (task.step(batch) for task in (whole, *parts))
     assert found[0] == found[1]
@@ -120,7 +120,7 @@ def test_enriched_events_teach_the_light_alone(make: Make, monkeypatch: pytest.M
 )
 @pytest.mark.parametrize("bf16", [False, True])
 def test_events_that_tell_little_do_no_harm(make: Make, events: dict[str, Any], bf16: bool) -> None:
-    task = make(StepContext(CPU, 1, bf16=bf16))
+    task = make(StepContext(CPU, 1, bf16=bf16), energy=True)
     for _ in range(2):
         metrics = task.step(Batch((direction_microbatch(**events),)))
         assert finite(metrics)
@@ -140,14 +140,14 @@ def test_a_batch_without_events_changes_nothing(make: Make) -> None:
 @pytest.mark.parametrize("share", [(6, 6), (12, 0)])
 def test_ranks_make_the_step_of_one(make: Make, share: tuple[int, int]) -> None:
     events = half_enriched()
-    alone = make(symmetry="none")
+    alone = make(symmetry="none", energy=True)
     expected = [alone.step(Batch((events,))) for _ in range(2)]
 
     building = Lock()  # weights come from torch's global generator, which ranks of one process share
 
     def train(ranks: Any) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
         with building:
-            task = make(StepContext(CPU, 1, sum_over_ranks=ranks.sum_), symmetry="none")
+            task = make(StepContext(CPU, 1, sum_over_ranks=ranks.sum_), symmetry="none", energy=True)
         own = events.part(0, share[0]) if ranks.rank == 0 else events.part(share[0], 12)
         batch = Batch((own,) if own.num_events else ()).among(12, events.num_particles)
         return [task.step(batch) for _ in range(2)], weights(task.averaged.latest)
@@ -245,8 +245,8 @@ def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> Direc
 
 def test_each_event_alone_has_the_prediction_of_all_together(task: DirectionTask) -> None:
     microbatch = direction_microbatch(counts=[6, 0, 1, 30, 12])
-    together = task.predictor().predict(microbatch)
-    alone = [task.predictor().predict(microbatch.part(event, event + 1)) for event in range(5)]
+    together = task.predictor().predict(microbatch).p_E3
+    alone = [task.predictor().predict(microbatch.part(event, event + 1)).p_E3 for event in range(5)]
     torch.testing.assert_close(torch.cat(alone), together, rtol=1e-4, atol=1e-4)
     assert together.isfinite().all()
 
@@ -266,7 +266,7 @@ def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> No
 
     predictor = task.predictor()
 
-    torch.testing.assert_close(predictor.predict(bare), predictor.predict(stored))
+    torch.testing.assert_close(predictor.predict(bare).p_E3, predictor.predict(stored).p_E3)
 
 
 def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_another_network_is_told(
@@ -277,7 +277,7 @@ def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_anoth
 
     trained = load_predictor(path, CPU)
 
-    assert torch.equal(trained.predict(microbatch), task.predictor().predict(microbatch))
+    assert torch.equal(trained.predict(microbatch).p_E3, task.predictor().predict(microbatch).p_E3)
     assert torch.equal(trained.position_S3, POSITION_S3)
     assert trained.run.model == "sets"
     assert not any(one.requires_grad for one in trained.network.parameters())
@@ -297,7 +297,7 @@ def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None
 
     assert evaluation is not None
     natural = ~np.array(enriched)
-    p_E3 = task.predictor().predict(whole).double().numpy()[natural]
+    p_E3 = task.predictor().predict(whole).p_E3.double().numpy()[natural]
     true_E3 = whole.event_columns["source_direction"].double().numpy()[natural]
     kappa = np.linalg.norm(p_E3, axis=1)
     cosine = ((p_E3 / kappa[:, None]) * true_E3).sum(1)
