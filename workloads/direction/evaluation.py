@@ -64,10 +64,7 @@ def predicted_events(arrays: UnitArrays, predictions: Iterable[Predicted], geome
             "pandel": unit_and_norm(_all_fits(arrays, geometry)[:, _TRACK : _TRACK + 3])[0],
         },
     )
-    return [
-        with_direction(*unit_and_norm(one.p_E3[natural_E]), lg_energy_E2=one.lg_energy_E2[natural_E])
-        for one in predictions
-    ]
+    return [with_direction(*unit_and_norm(p_E3[natural_E]), lg_energy_E2=lg[natural_E]) for p_E3, lg, _ in predictions]
 
 
 def clean_sensors(arrays: UnitArrays) -> npt.NDArray[np.int64]:

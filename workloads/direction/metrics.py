@@ -325,7 +325,6 @@ ENERGY_FIGURES = {
     "lg_energy_pull_std": ("", "one", "standard deviation of (predicted - true lg E) / predicted error"),
 }
 """Figures of energies, by the ends of the names of their metrics: unit, best value and meaning."""
-_ENERGY_PARTS = _KIND_WORDS | {f"decade_{lg}_": f"10^{lg} to 10^{lg + 1} GeV" for lg in _DECADES}
 
 
 def spread_68(values_E: Float64) -> float:
@@ -345,8 +344,7 @@ def energy_figures(events: PredictedEvents) -> dict[str, float]:
         if not known_E.any():
             continue
         residual, pull = residual_E[known_E], residual_E[known_E] / events.lg_energy_E2[known_E, 1]
-        rms = np.sqrt(np.mean(residual**2))
-        values = (residual.mean(), rms, spread_68(residual), pull.mean(), pull.std())
+        values = (residual.mean(), np.sqrt(np.mean(residual**2)), spread_68(residual), pull.mean(), pull.std())
         found |= {f"{prefix}{name}": float(value) for name, value in zip(ENERGY_FIGURES, values, strict=True)}
     if found:
         found["lg_energy_true_std"] = float(true_E[np.isfinite(residual_E)].std())
@@ -385,7 +383,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     },
     **{
         f"{prefix}{name}": Definition(unit, better, f"{meaning}, {part}")
-        for prefix, part in _ENERGY_PARTS.items()
+        for prefix, part in (_KIND_WORDS | {f"decade_{lg}_": f"10^{lg} to 10^{lg + 1} GeV" for lg in _DECADES}).items()
         for name, (unit, better, meaning) in ENERGY_FIGURES.items()
     },
     "lg_energy_true_std": Definition("dex", "lower", "for comparison: rms of a model that knows the mean lg E alone"),

@@ -1,6 +1,4 @@
-"""The pictures of an evaluation of directions: where predictions point, how far they are off, whether κ is right.
-
-Energies, too, of the models that predict them.
+"""The pictures of an evaluation: where predictions point, how far they are off, whether κ is right; and energies.
 
 E events.
 """
@@ -434,8 +432,8 @@ def energy_resolution(shown: ShownEvents) -> Figure | None:
             true, residual = events.lg_energy_true_E[known_E & mask_E], events.lg_energy_residual_E[known_E & mask_E]
             bins = equal_bins(true, _RESOLUTION_BINS)
             of_bins = [(np.median(true[one]), residual[one].mean(), spread_68(residual[one])) for one in bins]
-            for axes, values in ((left, 1), (middle, 2)):
-                x, y = np.transpose(of_bins)[[0, values]]
+            x, *values = np.transpose(of_bins)
+            for axes, y in zip((left, middle), values, strict=True):
                 axes.plot(x, y, f"o{style}", color=color, markersize=4, label=f"{name}, {label}")
         pull = events.lg_energy_residual_E[known_E] / events.lg_energy_E2[known_E, 1]
         part = np.histogram(np.clip(pull, edges[0], edges[-1]), edges)[0] / len(pull)

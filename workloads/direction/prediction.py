@@ -127,8 +127,8 @@ def prediction_table(event_id_E: npt.NDArray[np.int64], predictions: Predicted) 
     """
     unit_E3, kappa_E = unit_and_norm(predictions.p_E3)
     unit_E3[kappa_E == 0] = (0.0, 0.0, 1.0)
-    columns = [event_id_E, *azimuth_zenith_rad(unit_E3), kappa_E, *predictions.lg_energy_E2.T]
-    return pa.table(columns, schema=pa.schema(_COLUMNS))
+    columns = event_id_E, *azimuth_zenith_rad(unit_E3), kappa_E, *predictions.lg_energy_E2.T
+    return pa.table([pa.array(one, from_pandas=True) for one in columns], schema=pa.schema(_COLUMNS))  # NaN: null
 
 
 def check_output(out: Path, *, force: bool) -> None:
@@ -288,11 +288,10 @@ class TrainedDirections(TrainedModel):
 
     def predict(self, files: Paths) -> pa.Table:
         """Directions of all events of the files, in their order: event_id, azimuth, zenith (radians, to the source) and
-        the precision kappa, as `icestream predict` writes them; of a model with the energy also lg_energy, lg(E / GeV),
-        and lg_energy_error.
+        the precision kappa, as `icestream predict` writes them; with the energy: lg_energy and its error, too.
 
-        ``files``: files, folders, globs or URLs. An event without a predicted direction has kappa 0, one without
-        pulses NaN energies. Raises BadInputError.
+        ``files``: files, folders, globs or URLs. An event without a predicted direction has kappa 0. Raises
+        BadInputError.
         """
         settings = self._front.file_settings(
             given_inputs(files, "files"), toml=None, assignments=(), config_json=self.run.config_json

@@ -463,9 +463,6 @@ class Predictor:
         Classical fits that the network needs and the events lack are computed. Raises BadInputError for a pulse of a
         sensor that has no position.
         """
-        if microbatch.num_events == 0:
-            none = self.position_S3.new_zeros(0, 3)
-            return Prediction(none, energy_E2=none[:, :2] if self.has_energy else None)
         most = most_particles(self.chunk_particles, self.position_S3.device, CPU_CHUNK_PULSES)
         return Prediction.joined([self._of(part) for part in microbatch.chunks(most)])
 
