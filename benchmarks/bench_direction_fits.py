@@ -25,10 +25,10 @@ from workloads.direction.fits import (
     END_JITTERS_NS,
     START_JITTER_NS,
     classical_fits,
-    ln_density_table,
     plain_lines,
 )
 from workloads.direction.geometry import ARRAYS
+from workloads.direction.light import ln_density_table
 from workloads.direction.metrics import angles_rad
 from workloads.direction.simulator import EventsPlan, file_rows
 

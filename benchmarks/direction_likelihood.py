@@ -14,11 +14,10 @@ import numpy.typing as npt
 from scipy import stats
 
 from workloads.direction.geometry import Geometry, Medium
+from workloads.direction.light import JITTER_NS, NOISE_PER_NS
 from workloads.direction.metrics import unit_and_norm
 from workloads.direction.simulator import (
-    JITTER_NS,
     NOISE_FROM_NS,
-    NOISE_PER_NS,
     NOISE_TO_NS,
     SMALLEST_SHAPE,
     SimulatedEvents,

@@ -155,14 +155,17 @@ def _ln_by_distance(distance_BML: Tensor, medium: Medium) -> Tensor:
 
 def _by_angle(unit_BM3L: Tensor, travel_G3: Tensor, medium: Medium) -> Tensor:
     """Light in these directions from the vertex, for each direction of travel. -> (B, M, L, G)."""
-    light_BMLG: Tensor = (unit_BM3L.mT @ travel_G3.T).sub_(medium.cos_cherenkov).abs_()
-    return light_BMLG.mul_(-CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
+    cosine_BMLG: Tensor = unit_BM3L.mT @ travel_G3.T
+    off_cone_BMLG = cosine_BMLG.sub_(medium.cos_cherenkov).abs_()
+    return off_cone_BMLG.mul_(-CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
 
 
 def _ln_normal(points_BM4: Tensor, mean_B4: Tensor, factor_B44: Tensor) -> Tensor:
     """ln density of normal distributions, up to a constant; ``factor``: of their covariance. -> (B, M)."""
     scaled_B4M = torch.linalg.solve_triangular(factor_B44, (points_BM4 - mean_B4.unsqueeze(1)).mT, upper=False)
-    return -scaled_B4M.square().sum(1) / 2 - factor_B44.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
+    ln_volume_B1 = factor_B44.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
+    ln_density_BM: Tensor = -scaled_B4M.square().sum(1) / 2 - ln_volume_B1
+    return ln_density_BM
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,7 @@ from workloads.base.checkpoint import FORMAT, TrainedRun
 from workloads.direction.geometry import icecube_geometry
 from workloads.direction.grouping import unit_vectors
 from workloads.direction.metrics import PredictedEvents, drawn_angles_rad, unit_and_norm
-from workloads.direction.models.network import Detector
+from workloads.direction.models.network import Detector, Prediction
 from workloads.direction.models.task import DirectionTask
 from workloads.registry import section_name
 
@@ -51,14 +52,17 @@ class TruthTeller:
 
     truth: tuple[Path, ...] = ()
     """Files of the true directions of events that are shown without them."""
+    has_energy: bool = False
+    """With lg E = 3 ± 0.5 for every event."""
 
-    def predict(self, microbatch: Microbatch) -> Tensor:
+    def predict(self, microbatch: Microbatch) -> Prediction:
         """True directions with κ of the function."""
         self.shown.append(microbatch)
         true_E3 = microbatch.event_columns.get("source_direction")
         if true_E3 is None:
             true_E3 = torch.tensor(np.array([self._known[int(id)] for id in microbatch.event_columns["event_id"]]))
-        return true_E3 * self.kappa(microbatch)
+        energy_E2 = torch.tensor([[3.0, math.log(0.5)]]).expand(microbatch.num_events, 2) if self.has_energy else None
+        return Prediction(true_E3 * self.kappa(microbatch), energy_E2=energy_E2)
 
     @cached_property
     def _known(self) -> dict[int, npt.NDArray[np.float64]]:
@@ -83,7 +87,7 @@ def events_at(
     topology: np.ndarray | list[int],
     baselines: Mapping[str, np.ndarray] | None = None,
 ) -> PredictedEvents:
-    """Events whose predictions are so far from the truth, which lies anywhere."""
+    """Events whose predictions are so far from the truth, which lies anywhere. lg E errs by 0.25, as told."""
     random = np.random.default_rng(5)
     angle_E = np.radians(np.asarray(angle_deg, np.float64))
     true_E3 = unit_and_norm(random.normal(size=(len(angle_E), 3)))[0]
@@ -92,8 +96,9 @@ def events_at(
         np.asarray(kappa, np.float64),
         true_E3,
         np.asarray(topology, np.int8),
-        random.uniform(100, 1e5, len(angle_E)),
+        energy_gev_E := random.uniform(100, 1e5, len(angle_E)),
         random.integers(3, 60, len(angle_E)),
+        np.stack([random.normal(np.log10(energy_gev_E), 0.25), np.full(len(angle_E), 0.25)], 1),
         {name: rotated(true_E3, np.radians(far), random) for name, far in (baselines or {}).items()},
     )
 

@@ -185,10 +185,48 @@ def test_a_model_that_says_one_direction_only_shows() -> None:
 def test_every_metric_that_is_defined_is_measured_and_baselines_lack_events_aloud() -> None:
     events = calibrated_events(500)
     events.baselines["line"][:100] = np.nan
-    found = report(replace(events, baselines=events.baselines | {"pandel": events.true_E3}))
+    energy_E, baselines = np.geomspace(1, 9e8, 500), events.baselines | {"pandel": events.true_E3}
+    found = report(replace(events, baselines=baselines, energy_gev_E=energy_E))
     assert set(found.metrics) == set(DEFINITIONS)
     assert found.metrics["line_angle_mean_deg"].value > found.metrics["angle_mean_deg"].value
     assert any("100 events have no direction from the method 'line'" in note for note in found.notes)
+
+
+def test_figures_of_energies_of_five_hand_made_events() -> None:
+    """Truth 10², 10², 10³, 10³ and unknown; predicted 0.1 above, 0.3 below, right, and not at all."""
+    lg_energy_E2 = np.array([[2.1, 0.1], [1.7, 0.1], [3.0, 0.5], [np.nan, np.nan], [3.0, 0.5]])
+    energy_gev_E = np.array([100.0, 100.0, 1000.0, 1000.0, 0.0])
+    events = replace(events_at([1.0] * 5, [9.0] * 5, [1, 1, 0, 0, 1]), lg_energy_E2=lg_energy_E2)
+    measured = report(replace(events, energy_gev_E=energy_gev_E), bootstraps=5)
+    found = {name: metric.value for name, metric in measured.metrics.items() if "energy" in name}
+    expected = {
+        "lg_energy_bias": -0.2 / 3,
+        "lg_energy_rms": math.sqrt(0.1 / 3),
+        "lg_energy_68": (0.068 - (-0.3 + 0.32 * 0.3)) / 2,
+        "lg_energy_pull_mean": -2 / 3,
+        "lg_energy_pull_std": math.sqrt(10 / 3 - 4 / 9),
+        "lg_energy_true_std": math.sqrt(2) / 3,
+        "track_lg_energy_bias": -0.1,
+        "track_lg_energy_pull_std": 2.0,
+        "cascade_lg_energy_rms": 0.0,
+        "decade_2_lg_energy_rms": math.sqrt(0.05),
+        "decade_3_lg_energy_bias": 0.0,
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-9), name
+    assert len(found) == 5 * 5 + 1, "all, tracks, cascades and two decades"
+    assert any("2 events have no predicted or no known energy" in note for note in measured.notes)
+    nothing = report(replace(events, lg_energy_E2=np.full((5, 2), np.nan)))
+    assert not [name for name in nothing.metrics if "energy" in name]
+    assert not [note for note in nothing.notes if "energy" in note]
+
+
+def test_the_error_of_energies_is_at_its_floor_if_it_is_right_and_off_if_it_is_not() -> None:
+    events = calibrated_events(5000)
+    too_sure = replace(events, lg_energy_E2=events.lg_energy_E2 * [1.0, 0.5])
+    right, wrong = (report(one, bootstraps=20).metrics["lg_energy_pull_std"] for one in (events, too_sure))
+    assert (verdict(right), verdict(wrong)) == ("at floor", "off")
+    assert wrong.value == pytest.approx(2, rel=0.05)
 
 
 def of(*kinds: int) -> np.ndarray:

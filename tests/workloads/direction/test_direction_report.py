@@ -39,8 +39,9 @@ from workloads.direction.evaluation import (
 )
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
 from workloads.direction.models.config import CONFIGS
-from workloads.direction.models.network import Detector
+from workloads.direction.models.network import Detector, Prediction
 from workloads.direction.models.task import DirectionTask
+from workloads.direction.prediction import Predicted
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -57,11 +58,12 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 class NearTruth(TruthTeller):
     """Predictor that errs by about a degree."""
 
-    def predict(self, microbatch: Any) -> torch.Tensor:
+    def predict(self, microbatch: Any) -> Prediction:
         true_E3 = microbatch.event_columns["source_direction"].double().numpy()
         random = np.random.default_rng(len(true_E3))
         angle_E = np.radians(random.rayleigh(1.0, len(true_E3)))
-        return torch.from_numpy(rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1)))
+        p_E3 = rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1))
+        return Prediction(torch.from_numpy(p_E3), energy_E2=super().predict(microbatch).energy_E2)
 
 
 TRACK_FIT = slice(CLASSICAL_FITS.index("track_x"), CLASSICAL_FITS.index("track_x") + 3)
@@ -80,12 +82,13 @@ def written(folder: Path, counts: list[int] = COUNTS, row_group_rows: int = 1000
     return write_direction_file(folder / "a.parquet", rows, row_group_rows=row_group_rows)
 
 
-def evaluated(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Outcome, Path]:
+def evaluated(tmp_path: Path, *inputs: Path, energy: bool = False, **options: Any) -> tuple[Outcome, Path]:
     run = run_of(tmp_path / "run" / "checkpoints" / "best.pt")
     wanted = DirectionOptions(
         checkpoint=tmp_path / "run", inputs=tuple(map(str, inputs)), bootstraps=3, device="cpu", **options
     )
-    return replace(EVALUATION, load=lambda place, device: NearTruth(run)).run(FrontDoor(), wanted, lambda text: None)
+    of_model = replace(EVALUATION, load=lambda place, device: NearTruth(run, has_energy=energy))
+    return of_model.run(FrontDoor(), wanted, lambda text: None)
 
 
 @pytest.mark.slow
@@ -107,6 +110,17 @@ def test_a_report_has_its_numbers_pictures_and_provenance(tmp_path: Path) -> Non
     text = (folder / "report.html").read_text()
     assert all(f"<code>{name}</code>" in text for name in report["metrics"])
     assert outcome.missed == {}
+
+
+def test_energies_are_compared_if_the_model_predicts_and_the_files_know_them(tmp_path: Path) -> None:
+    energies = {True: 10 ** np.random.default_rng(1).normal(3.2, 0.5, len(COUNTS)), False: np.zeros(len(COUNTS))}
+    for predicted, known in ((True, True), (True, False), (False, True)):
+        path = written(tmp_path, true_energy=energies[known])
+        metrics = evaluated(tmp_path, path, energy=predicted)[0].report.metrics
+        assert bool([name for name in metrics if "energy" in name]) == (predicted and known)
+        if predicted and known:
+            assert metrics["lg_energy_bias"].value == pytest.approx(-0.2, abs=0.1)
+            assert metrics["lg_energy_pull_std"].value == pytest.approx(1, abs=0.15)
 
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
@@ -200,10 +214,12 @@ def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> No
     second = replace(first, direction_E3=first.direction_E3[::-1].copy(), kappa_E=first.kappa_E / 2)
     second.direction_E3[:5] = np.nan
     drawn = plots.pictures({"a": first, "b": second}, seed=0)
-    assert len({one.name for one in drawn}) == len(drawn) == len(figures) == 9
+    assert len({one.name for one in drawn}) == len(drawn) == len(figures) == 11
     for one, figure in zip(drawn, figures, strict=True):
         words = {text.get_text().partition(",")[0].partition(":")[0] for text in figure.findobj(Text)}
         assert {"a", "b"} <= words, one.name
+    unknown = replace(second, lg_energy_E2=np.full((400, 2), np.nan))
+    assert [len(plots.pictures(of, seed=0)) for of in ({"a": first, "b": unknown}, {"b": unknown})] == [11, 9]
 
 
 def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +245,12 @@ def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
 
 def test_fits_are_those_of_the_files_and_computed_where_they_lack(tmp_path: Path) -> None:
     arrays, geometry = direction_arrays(tmp_path, (25, 0, 30, 40)), icecube_geometry()
-    fresh = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines
+    predictions = [Predicted(np.ones((4, 3)), np.ones((4, 2)), 0)]
+    fresh = predicted_events(arrays, predictions, geometry)[0].baselines
     assert set(fresh) == {"line", "pandel"}
     np.testing.assert_allclose(np.linalg.norm(fresh["pandel"], axis=1), 1)
     arrays.event_columns["classical_fits"][2, TRACK_FIT] = (0, 0.6, -0.8)
-    mixed = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines["pandel"]
+    mixed = predicted_events(arrays, predictions, geometry)[0].baselines["pandel"]
     np.testing.assert_allclose(mixed[2], (0, 0.6, -0.8), rtol=1e-6)
     np.testing.assert_allclose(mixed[[0, 1, 3]], fresh["pandel"][[0, 1, 3]], atol=1e-3)
 

@@ -85,9 +85,8 @@ def near_point(point_3: Tensor, num_pulses: int = 40, medium: Medium = ICE) -> E
 
 
 def _one_event(position_P3: Tensor, time_P: Tensor, medium: Medium) -> EventPulses:
-    segments, geometry = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P)), replace(GEOMETRY, medium=medium)
-    ones_P = torch.ones_like(time_P)
-    return EventPulses(position_P3, time_P, ones_P, ones_P.bool(), segments, geometry)
+    segments, ones_P = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P)), torch.ones_like(time_P)
+    return EventPulses(position_P3, time_P, ones_P, ones_P.bool(), segments, replace(GEOMETRY, medium=medium))
 
 
 def _directions(number: int, generator: torch.Generator) -> Tensor:

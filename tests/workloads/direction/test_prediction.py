@@ -77,6 +77,19 @@ def test_every_event_is_there_once_in_the_order_of_the_files_with_the_angles_of_
     assert (tmp_path / "out.parquet").read_bytes() == first
 
 
+def test_a_model_with_the_energy_adds_two_columns_to_parquet_and_none_to_a_submission(tmp_path: Path) -> None:
+    path = write_direction_file(tmp_path / "a.parquet", event_rows((4, 0, 6)))
+    teller = TruthTeller(run_of(tmp_path / "best.pt"), has_energy=True)
+    run(tmp_path, path, predictor=teller)
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.column_names == ["event_id", "azimuth", "zenith", "kappa", "lg_energy", "lg_energy_error"]
+    assert found["lg_energy"].to_pylist() == [3.0, None, 3.0]
+    assert found["lg_energy_error"].to_pylist() == [pytest.approx(0.5), None, pytest.approx(0.5)]
+    assert prediction.TrainedDirections(FrontDoor(), teller, CPU).predict([path]).equals(found)
+    run(tmp_path, path, out="submission.csv", predictor=teller)
+    assert (tmp_path / "submission.csv").read_text().startswith("event_id,azimuth,zenith\n0,")
+
+
 def test_a_run_of_another_workload_is_refused_as_one(tmp_path: Path) -> None:
     run_of_muons = replace(run_of(tmp_path / "best.pt"), workload="muons", model="wgan")
     with pytest.raises(BadInputError, match=r"best\.pt is a run of the workload muons: name one of the workload dir"):

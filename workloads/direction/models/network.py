@@ -2,7 +2,8 @@
 
 The input are pulses, sensors and events of a part of a batch, packed without padding, and the sensors of each event
 that the networks see. A prediction is a raw vector p: the direction p / |p| with the concentration κ = |p| of a von
-Mises-Fisher (vMF) distribution, the normal distribution of directions.
+Mises-Fisher (vMF) distribution, the normal distribution of directions; and, where wanted, the energy: a normal
+distribution of its decimal logarithm, lg(E / GeV).
 
 Shape suffixes: E events, T sensors that saw light in their event, S sensors of the detector, P pulses, F features,
 A sensors without a clean pulse, C others, N pairs of both.
@@ -427,6 +428,8 @@ CPU_CHUNK_PULSES = 1 << 14
 """Pulses in one pass on a CPU, if not configured: about 250 events of a usual detector."""
 LN_KAPPA = (-8.0, 11.0)
 """Bounds on the logarithm of a concentration: 11 is 0.2°."""
+_ENERGY_HIDDEN, _LG_ENERGY, _LN_ENERGY_ERROR = 64, 3.5, 4.0
+"""Width of the layers that predict energies; lg(E / GeV) before training; bound on ln of its error: 0.018 to 55."""
 _SERIES_BELOW = 0.5
 """κ below which the logarithm of sinh κ / κ is a series: its next term, κ¹⁰ / 467,775, is below 1e-8 there."""
 
@@ -439,6 +442,16 @@ class Prediction:
     """(E, 3): direction p / |p|, concentration |p| of a von Mises-Fisher distribution. Only natural events teach it."""
     auxiliary: tuple[Tensor, ...] = ()
     """Further predictions, each (E, 3), which learn from enriched events as well."""
+    energy_E2: Tensor | None = None
+    """(E, 2): mean of lg(E / GeV), and the natural logarithm of its standard deviation; None: no energy is predicted.
+    Only natural events teach it."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prediction]) -> Prediction:
+        """Predictions of all parts of the events, in order, without auxiliary ones. There must be a part."""
+        energies = [part.energy_E2 for part in parts if part.energy_E2 is not None]
+        p_E3 = torch.cat([part.p_E3 for part in parts])
+        return cls(p_E3, energy_E2=torch.cat(energies) if energies else None)
 
 
 class DirectionNetwork(nn.Module, ABC):
@@ -446,10 +459,28 @@ class DirectionNetwork(nn.Module, ABC):
 
     needs_fits: ClassVar[bool] = False
     """True if its input must have the classical fits of every event."""
+    num_summary: int
+    """Width of the vector of an event that its energy is predicted from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy: nn.Sequential | None = None
+
+    def add_energy(self) -> None:
+        """Add the layers that predict energies; last, as their weights are drawn after all others."""
+        self.energy = head(self.num_summary, _ENERGY_HIDDEN, 2)
+
+    def energy_of(self, summary_EF: Tensor) -> Tensor | None:
+        """Return Prediction.energy_E2 from the vector of each event, finite for any. (E, F) -> (E, 2) float32."""
+        if self.energy is None:
+            return None
+        mean_E1, ln_error_E1 = self.energy(summary_EF).float().split(1, 1)
+        bounded_E1 = _LN_ENERGY_ERROR * (ln_error_E1 / _LN_ENERGY_ERROR).tanh()  # no clamp, which ends the gradient
+        return torch.cat([_LG_ENERGY + mean_E1, bounded_E1], 1)
 
     @abstractmethod
     def forward(self, events: EventInput) -> Prediction:
-        """Predicted directions; finite for events with any number of pulses, 0 included."""
+        """Predicted directions and energies; finite for events with any number of pulses, 0 included."""
 
 
 @dataclass(frozen=True)
@@ -462,19 +493,22 @@ class Predictor:
     chunk_particles: int
     """Pulses in one pass; 0: depends on the device."""
 
+    @property
+    def has_energy(self) -> bool:
+        """True if it predicts energies, too."""
+        return self.network.energy is not None
+
     @torch.no_grad()
-    def predict(self, microbatch: Microbatch) -> Tensor:
-        """Vectors p of the events: direction p / |p|, concentration |p|. -> (E, 3) float32.
+    def predict(self, microbatch: Microbatch) -> Prediction:
+        """Prediction of the events, float32, without auxiliary ones.
 
         Classical fits that the network needs and the events lack are computed. Raises BadInputError for a pulse of a
         sensor that has no position.
         """
-        if microbatch.num_events == 0:
-            return self.detector.position_S3.new_zeros(0, 3)
         most = most_particles(self.chunk_particles, self.detector.position_S3.device, CPU_CHUNK_PULSES)
-        return torch.cat([self._of(part) for part in microbatch.chunks(most)])
+        return Prediction.joined([self._of(part) for part in microbatch.chunks(most)])
 
-    def _of(self, part: Microbatch) -> Tensor:
+    def _of(self, part: Microbatch) -> Prediction:
         if self.network.needs_fits:
             part = self._with_fits(part)
         # No network sees the target, and files to be predicted may have none.
@@ -482,8 +516,8 @@ class Predictor:
         part = replace(part, event_columns=unknown | part.event_columns)
         events = EventInput.from_microbatch(part, self.detector)
         with self.precision():
-            p_E3: Tensor = self.network(events).p_E3
-        return p_E3.float()
+            prediction: Prediction = self.network(events)
+        return replace(prediction, p_E3=prediction.p_E3.float())
 
     def _with_fits(self, part: Microbatch) -> Microbatch:
         """Events with their classical fits, which are computed on the host where there are none."""
@@ -591,6 +625,13 @@ def vmf_loss(p_E3: Tensor, direction_E3: Tensor) -> Tensor:
     apart_E = (far_E3 / kappa_E.unsqueeze(1) - direction_E3).square().sum(1) / 2
     ln_norm_E = math.log(2 * math.pi) + torch.log1p(-torch.exp(-2 * kappa_E)) - torch.log(kappa_E)
     return torch.where(small_E, near_E, kappa_E * apart_E + ln_norm_E)
+
+
+def energy_loss(energy_E2: Tensor, lg_energy_E: Tensor) -> Tensor:
+    """Negative log-likelihood of true lg(E / GeV) under normal distributions, see Prediction. (E, 2), (E,) -> (E,)."""
+    mean_E, ln_error_E = energy_E2.unbind(1)
+    pull_E = (lg_energy_E - mean_E) * (-ln_error_E).exp()
+    return pull_E.square() / 2 + ln_error_E + math.log(2 * math.pi) / 2
 
 
 def angle_deg(p_E3: Tensor, direction_E3: Tensor) -> Tensor:

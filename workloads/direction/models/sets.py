@@ -62,20 +62,22 @@ class SetsNetwork(DirectionNetwork):
         super().__init__()
         self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, hidden, layers, 5)
         self.trust = _Branch(NUM_SENSOR_B, NUM_EVENT_B + _NUM_FOUND, _TRUST_HIDDEN, _TRUST_LAYERS, 5)
+        self.num_summary = 2 * (hidden + _TRUST_HIDDEN)
 
     def forward(self, events: EventInput) -> Prediction:
         """Product of both experts; auxiliary: branch A alone."""
         inputs = branch_inputs(events)
-        light_E5 = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments).float()
+        light_E5, light_EF = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments)
         seen_E3 = light_E5[:, :3] * (3 * light_E5[:, 3:4]).clamp(*LN_KAPPA).exp()
         light_E3 = seen_E3 + inputs.cascade_E3 * (3 * light_E5[:, 4:] - 2).clamp(-8, 2).exp()
         known_E3, track_E3 = light_E3.detach(), inputs.track_E3
         events_b_EF = torch.cat([inputs.events_b_EF, _found(known_E3, track_E3)], 1)
-        trust_E5 = self.trust(inputs.sensors_b_TF, events_b_EF, inputs.segments).float()
+        trust_E5, trust_EF = self.trust(inputs.sensors_b_TF, events_b_EF, inputs.segments)
         kappa_E1 = (3 * trust_E5[:, :1] + 3).clamp(*LN_KAPPA).exp()
         # The fit is corrected in units of its own error.
         fit_E3 = kappa_E1 * track_E3 + kappa_E1.sqrt() * trust_E5[:, 2:]
-        return Prediction(known_E3 * (2 * trust_E5[:, 1:2]).clamp(-6, 3).exp() + fit_E3, auxiliary=(light_E3,))
+        p_E3 = known_E3 * (2 * trust_E5[:, 1:2]).clamp(-6, 3).exp() + fit_E3
+        return Prediction(p_E3, (light_E3,), self.energy_of(torch.cat([light_EF, trust_EF], 1)))
 
 
 def _found(p_E3: Tensor, track_E3: Tensor) -> Tensor:
@@ -97,13 +99,13 @@ class _Branch(nn.Module):
         self.layers = nn.ModuleList(Exchange(width) for _ in range(layers))
         self.head = head(2 * width, width, num_outputs)
 
-    def forward(self, sensors_TF: Tensor, events_EF: Tensor, segments: Segments) -> Tensor:
-        """Outputs of each event. (T, F), (E, F) -> (E, outputs)."""
+    def forward(self, sensors_TF: Tensor, events_EF: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+        """Outputs of each event, float32, and its vector before them. (T, F), (E, F) -> (E, outputs), (E, 2 D)."""
         sensors_TD, event_ED = self.sensor_input(sensors_TF), self.event_input(events_EF)
         for layer in self.layers:
             sensors_TD, event_ED = layer(sensors_TD, event_ED, segments)
-        outputs: Tensor = self.head(torch.cat([event_ED, segment_mean(sensors_TD, segments)], 1))
-        return outputs
+        summary_EF = torch.cat([event_ED, segment_mean(sensors_TD, segments)], 1)
+        return self.head(summary_EF).float(), summary_EF
 
 
 @dataclass(frozen=True)

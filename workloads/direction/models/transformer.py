@@ -92,6 +92,7 @@ class TransformerNetwork(DirectionNetwork):
             TransformerLayer(width, heads, biased=False) for _ in range(refining_layers)
         )
         self.head = head(3 * width, width, 5)
+        self.num_summary = 3 * width
 
     def forward(self, events: EventInput) -> Prediction:
         """Refined prediction; auxiliary: the first one."""
@@ -113,11 +114,13 @@ class TransformerNetwork(DirectionNetwork):
         tokens_TD, event_ED = self.refinement(tokens_TD, event_ED, sensors, direction_E3, kappa_E1)
         for layer in self.refining_layers:
             tokens_TD, event_ED = layer(tokens_TD, event_ED, segments, padding, terms)
-        refined_E5 = self.head(_summed_up(tokens_TD, event_ED, segments)).float()
+        summary_EF = _summed_up(tokens_TD, event_ED, segments)
+        refined_E5 = self.head(summary_EF).float()
         trust_E1, scale_E1 = (2 * refined_E5[:, :2]).clamp(-6, 5).exp().split(1, 1)
         # The correction is in units of the first prediction's error, about 1 / √κ.
         correction_E3 = 3 * scale_E1 * (1 + kappa_E1.sqrt()) * refined_E5[:, 2:]
-        return Prediction(trust_E1 * kappa_E1 * direction_E3 + correction_E3, auxiliary=(first_E3,))
+        p_E3 = trust_E1 * kappa_E1 * direction_E3 + correction_E3
+        return Prediction(p_E3, (first_E3,), self.energy_of(summary_EF))
 
 
 # ---- Layers.

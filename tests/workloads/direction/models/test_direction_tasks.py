@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
@@ -22,6 +23,7 @@ from workloads.base.context import StepContext
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, write_geometry
 from workloads.direction.models.config import CONFIGS, SetsConfig
+from workloads.direction.models.network import energy_loss
 from workloads.direction.models.sets import SetsNetwork
 from workloads.direction.models.task import NETWORKS, DirectionPanel, DirectionTask, load_predictor
 
@@ -42,9 +44,9 @@ def make(tmp_path: Path) -> Make:
     """Maker of small tasks."""
     write_geometry(tmp_path / GEOMETRY_FILE, GEOMETRY)
 
-    def made(context: StepContext | None = None, **settings: Any) -> DirectionTask:
+    def made(context: StepContext | None = None, model: str = "sets", **settings: Any) -> DirectionTask:
         given = {"warmup_steps": 0, "geometry": str(tmp_path / GEOMETRY_FILE), **settings}
-        return DirectionTask("sets", SetsConfig.model_validate(given), context or StepContext(CPU, seed=1))
+        return DirectionTask(model, CONFIGS[model].model_validate(given), context or StepContext(CPU, seed=1))
 
     return made
 
@@ -75,7 +77,7 @@ def test_a_step_changes_network_and_average_and_returns_finite_metrics(make: Mak
 @pytest.mark.parametrize("bf16", [False, True])
 def test_parts_and_threads_make_the_step_of_the_whole_batch(make: Make, bf16: bool) -> None:
     contexts = [StepContext(CPU, 1, bf16=bf16, threads=threads) for threads in (1, 3)]
-    whole, parts = make(contexts[0]), [make(context, chunk_particles=80) for context in contexts]
+    whole, *parts = make(contexts[0], energy=True), *(make(c, chunk_particles=80, energy=True) for c in contexts)
     batch = Batch((half_enriched(), direction_microbatch(9, 5)))
     expected, *found = (task.step(batch) for task in (whole, *parts))
     assert found[0] == found[1]
@@ -120,7 +122,7 @@ def test_enriched_events_teach_the_light_alone(make: Make, monkeypatch: pytest.M
 )
 @pytest.mark.parametrize("bf16", [False, True])
 def test_events_that_tell_little_do_no_harm(make: Make, events: dict[str, Any], bf16: bool) -> None:
-    task = make(StepContext(CPU, 1, bf16=bf16))
+    task = make(StepContext(CPU, 1, bf16=bf16), energy=True)
     for _ in range(2):
         metrics = task.step(Batch((direction_microbatch(**events),)))
         assert finite(metrics)
@@ -140,14 +142,14 @@ def test_a_batch_without_events_changes_nothing(make: Make) -> None:
 @pytest.mark.parametrize("share", [(6, 6), (12, 0)])
 def test_ranks_make_the_step_of_one(make: Make, share: tuple[int, int]) -> None:
     events = half_enriched()
-    alone = make(symmetry="none")
+    alone = make(symmetry="none", energy=True)
     expected = [alone.step(Batch((events,))) for _ in range(2)]
 
     building = Lock()  # weights come from torch's global generator, which ranks of one process share
 
     def train(ranks: Any) -> tuple[list[dict[str, Tensor]], list[Tensor]]:
         with building:
-            task = make(StepContext(CPU, 1, sum_over_ranks=ranks.sum_), symmetry="none")
+            task = make(StepContext(CPU, 1, sum_over_ranks=ranks.sum_), symmetry="none", energy=True)
         own = events.part(0, share[0]) if ranks.rank == 0 else events.part(share[0], 12)
         batch = Batch((own,) if own.num_events else ()).among(12, events.num_particles)
         return [task.step(batch) for _ in range(2)], weights(task.averaged.latest)
@@ -214,6 +216,70 @@ def test_collapse_to_one_direction_shows_and_small_batches_do_not_look_like_it(m
     assert told[2] == 0, "a network that has learned nothing yet has one direction, too"
 
 
+def test_the_loss_of_energies_is_the_negative_logarithm_of_a_normal_density() -> None:
+    energy_E2 = torch.tensor([[3.0, math.log(0.5)], [2.0, 0.0]])
+    expected = [-math.log(math.exp(-2) / (0.5 * math.sqrt(2 * math.pi))), math.log(2 * math.pi) / 2]
+    torch.testing.assert_close(energy_loss(energy_E2, torch.tensor([4.0, 2.0])), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("model", CONFIGS)
+def test_the_energy_is_off_by_default_and_no_other_weight_or_first_loss_depends_on_it(make: Make, model: str) -> None:
+    plain, task = make(model=model), make(model=model, energy=True)
+    before, own = (one.averaged.latest.state_dict() for one in (task, plain))
+    assert {name for name in before if name not in own} == {name for name in before if name.startswith("energy.")}
+    assert all(torch.equal(value, before[name]) for name, value in own.items())
+    metrics, found = (one.step(direction_batch()) for one in (plain, task))
+    assert found.keys() - metrics.keys() == {"energy_loss", "lg_energy_error"}
+    assert all(found[name] == metrics[name] for name in ("vmf_loss", "auxiliary_loss", "angle_deg"))
+    assert finite(found)
+    block = Batch((direction_microbatch(counts=[0, 9, 1]),))
+    assert plain.predictor().predict(block.microbatches[0]).energy_E2 is None
+    assert task.predictor().predict(block.microbatches[0]).energy_E2.isfinite().all()
+    without, panel = (DirectionPanel(one).evaluate(block).scalars.keys() for one in (plain, task))
+    assert panel - without == {"panel/lg_energy_bias", "panel/lg_energy_rms"}
+
+
+@pytest.mark.parametrize("why", ["enriched", "unknown energy", "no events"])
+def test_events_that_are_enriched_or_of_unknown_energy_do_not_teach_the_energy(make: Make, why: str) -> None:
+    task = make(energy=True, learning_rate=1e-30)  # AdamW without a gradient: weights decay by nothing
+    events = direction_microbatch(8, enriched=[why == "enriched"] * 8)
+    if why == "unknown energy":
+        events.event_columns["true_energy"][:] = 0
+    metrics = task.step(Batch((events,) if why != "no events" else ()))
+    assert finite(metrics)
+    assert metrics["energy_loss"] == metrics["lg_energy_error"] == 0
+    optimiser = task.state_dict()["optimisers"]["network"]["state"]
+    moments = list(optimiser.values())[-len(weights(task.averaged.latest.get_submodule("energy"))) :]
+    assert all((moment["exp_avg"] == 0).all() for moment in moments)
+
+
+@pytest.mark.slow
+def test_the_energy_is_learned_and_its_error_is_that_of_new_events(make: Make) -> None:
+    """The best possible error is 0.217, the spread of energies for a number of pulses."""
+    task = make(energy=True, schedule_steps=150, warmup_steps=10, learning_rate=5e-3)
+    losses = [float(task.step(direction_batch(48, 100 + seed))["energy_loss"]) for seed in range(150)]
+    assert sum(losses[-20:]) < sum(losses[:20]) - 10
+    events = direction_microbatch(800, 1)
+    mean_E, ln_error_E = task.predictor().predict(events).energy_E2.unbind(1)
+    true_E = events.event_columns["true_energy"][:, 0].log10()
+    residual_E = mean_E - true_E
+    assert 0.2 < residual_E.square().mean().sqrt() < 0.26 < true_E.std() / 1.5
+    assert (residual_E / ln_error_E.exp()).std() == pytest.approx(1, abs=0.12)
+
+
+def test_a_checkpoint_fits_only_the_setting_of_the_energy_that_it_was_written_with(make: Make, tmp_path: Path) -> None:
+    with_energy, without = make(energy=True), make()
+    for task, other in ((with_energy, without), (without, with_energy)):
+        with pytest.raises(RuntimeError, match=r"energy\.0\.weight"):
+            other.load_state_dict(saved(task))
+    trained = load_predictor(write_checkpoint(tmp_path / "a.pt", with_energy), CPU)
+    events = direction_microbatch(5)
+    assert same([trained.predict(events).energy_E2], [with_energy.predictor().predict(events).energy_E2])
+    with_energy.config = without.config
+    with pytest.raises(BadInputError, match="its networks are not those of this version"):
+        load_predictor(write_checkpoint(tmp_path / "b.pt", with_energy), CPU)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "num_events", "learning_rate"), [("sets", 16, 1e-2), ("transformer", 16, 3e-3), ("flat", 64, 3e-3)]
@@ -248,8 +314,8 @@ def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> Direc
 
 def test_each_event_alone_has_the_prediction_of_all_together(task: DirectionTask) -> None:
     microbatch = direction_microbatch(counts=[6, 0, 1, 30, 12])
-    together = task.predictor().predict(microbatch)
-    alone = [task.predictor().predict(microbatch.part(event, event + 1)) for event in range(5)]
+    together = task.predictor().predict(microbatch).p_E3
+    alone = [task.predictor().predict(microbatch.part(event, event + 1)).p_E3 for event in range(5)]
     torch.testing.assert_close(torch.cat(alone), together, rtol=1e-4, atol=1e-4)
     assert together.isfinite().all()
 
@@ -269,7 +335,7 @@ def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> No
 
     predictor = task.predictor()
 
-    torch.testing.assert_close(predictor.predict(bare), predictor.predict(stored))
+    torch.testing.assert_close(predictor.predict(bare).p_E3, predictor.predict(stored).p_E3)
 
 
 def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_another_network_is_told(
@@ -280,7 +346,7 @@ def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_anoth
 
     trained = load_predictor(path, CPU)
 
-    assert torch.equal(trained.predict(microbatch), task.predictor().predict(microbatch))
+    assert torch.equal(trained.predict(microbatch).p_E3, task.predictor().predict(microbatch).p_E3)
     assert torch.equal(trained.detector.position_S3, POSITION_S3)
     assert trained.run.model == "sets"
     assert not any(one.requires_grad for one in trained.network.parameters())
@@ -300,7 +366,7 @@ def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None
 
     assert evaluation is not None
     natural = ~np.array(enriched)
-    p_E3 = task.predictor().predict(whole).double().numpy()[natural]
+    p_E3 = task.predictor().predict(whole).p_E3.double().numpy()[natural]
     true_E3 = whole.event_columns["source_direction"].double().numpy()[natural]
     kappa = np.linalg.norm(p_E3, axis=1)
     cosine = ((p_E3 / kappa[:, None]) * true_E3).sum(1)
