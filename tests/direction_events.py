@@ -97,7 +97,6 @@ def _fits(source_E3: np.ndarray, start_E3: np.ndarray, random: np.random.Generat
         fits |= {f"{fit}_{axis}": fitted_E3[:, number] for number, axis in enumerate("xyz")}
         fits |= {f"{fit}_at_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
     fits |= {f"cascade_{axis}": source_E3[:, number] / 2 for number, axis in enumerate("xyz")}
-    fits |= {f"cascade_at_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
     fits |= {f"vertex_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
     return np.stack([fits[name] for name in CLASSICAL_FITS], 1)
 

@@ -59,15 +59,15 @@ _NEAREST_M = 1.0
 
 
 def cascade_posteriors(pulses: EventPulses, vertex_E4: Tensor) -> Tensor:
-    """Mean of each event's posterior, as the fields `cascade_…` of CLASSICAL_FITS; 0 without pulses. -> (E, 9).
+    """Mean of each event's posterior, as the fields `cascade_…` of CLASSICAL_FITS; 0 without pulses. -> (E, 5).
 
-    The direction of the source (a mean of unit vectors: the longer, the better known), vertex and time, ln of A in
-    photo-electrons, and ln of the evidence a pulse. ``vertex_E4``: position and time of the point source.
+    The direction of the source (a mean of unit vectors: the longer, the better known), ln of A in photo-electrons, and
+    ln of the evidence a pulse. ``vertex_E4``: position and time of the point source.
     """
     segments, geometry = pulses.segments, pulses.geometry
     every_E = (segments.counts_E + MOST_PULSES - 1) // MOST_PULSES
     place_P = segments.particles_P - segments.starts_E[segments.event_P]
-    found_E9 = torch.zeros(segments.num_events, 9)
+    found_E5 = torch.zeros(segments.num_events, 5)
     position_S3 = torch.from_numpy(geometry.position_S3)
     rank_K, weight_K = _strata(len(geometry))
     for batch in padded_batches(pulses.of(place_P % every_E[segments.event_P] == 0), _PLACES):
@@ -75,12 +75,12 @@ def cascade_posteriors(pulses: EventPulses, vertex_E4: Tensor) -> Tensor:
         apart_BS3 = vertex_B4[:, None, :3] - position_S3
         nearest_BS = apart_BS3.square().sum(2).topk(int(rank_K[-1]) + 1, largest=False).indices
         sensors_B3K = position_S3[nearest_BS[:, rank_K]].transpose(1, 2)
-        found_E9[batch.event_B] = _posterior(batch, vertex_B4, sensors_B3K, weight_K)
-    return found_E9
+        found_E5[batch.event_B] = _posterior(batch, vertex_B4, sensors_B3K, weight_K)
+    return found_E5
 
 
 def _posterior(pulses: PaddedPulses, vertex_B4: Tensor, sensors_B3K: Tensor, weight_K: Tensor) -> Tensor:
-    """Population Monte Carlo of a batch. -> (B, 9)."""
+    """Population Monte Carlo of a batch. -> (B, 5)."""
     normal_M4 = _normal_points()
     mean_B4, factor_B44 = vertex_B4, torch.diag(torch.tensor(_START)).expand(len(vertex_B4), 4, 4)
     rounds, light_B = [], (pulses.charge_BL > 0).sum(1).clamp_min(1).float()
@@ -102,13 +102,12 @@ def _posterior(pulses: PaddedPulses, vertex_B4: Tensor, sensors_B3K: Tensor, wei
         for points, _, ln_BMG, *_ in rounds
     ]
     evidence_B1 = torch.cat([ln.flatten(1) for ln in ln_weights], 1).logsumexp(1, keepdim=True)
-    found_B8 = torch.zeros(len(vertex_B4), 8)
-    for ln_BMG, (points_BM4, travel_G3, _, amount_BMG, _) in zip(ln_weights, rounds, strict=True):
+    found_B4 = torch.zeros(len(vertex_B4), 4)
+    for ln_BMG, (_, travel_G3, _, amount_BMG, _) in zip(ln_weights, rounds, strict=True):
         weight_BMG = (ln_BMG - evidence_B1.unsqueeze(2)).exp()
-        found_B8[:, :3] -= weight_BMG.sum(1) @ travel_G3
-        found_B8[:, 3:7] += (weight_BMG.sum(2, keepdim=True) * points_BM4).sum(1)
-        found_B8[:, 7] += (weight_BMG * amount_BMG.log()).sum((1, 2))
-    return torch.cat([found_B8, evidence_B1 / pulses.present_BL.sum(1, keepdim=True)], 1)
+        found_B4[:, :3] -= weight_BMG.sum(1) @ travel_G3
+        found_B4[:, 3] += (weight_BMG * amount_BMG.log()).sum((1, 2))
+    return torch.cat([found_B4, evidence_B1 / pulses.present_BL.sum(1, keepdim=True)], 1)
 
 
 def _ln_likelihood(

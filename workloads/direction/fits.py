@@ -288,7 +288,7 @@ END_JITTERS_NS, END_STEPS = (20.0, 6.0), 10
 
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
-_LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 16), slice(16, 21), slice(21, 30)
+_LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 16), slice(16, 21), slice(21, 26)
 
 
 def classical_fits(

@@ -1,11 +1,11 @@
-"""Network of sets: two branches over the sensors of an event, and the product of their distributions.
+"""Network of sets: two branches over the sensors of an event, and the product of three experts' distributions.
 
-The product of two von Mises-Fisher distributions is one, and its p is the sum of theirs. The track fit is one expert,
-with a trust that branch B predicts; branch A is the other. Branch A learns from its own loss alone: a gradient through
-the product would teach it nothing where the fit is good already.
+The product of von Mises-Fisher distributions is one, and its p is the sum of theirs. The track fit and the posterior of
+a cascade are experts, with a trust that branch B predicts; branch A is the third. Branch A learns from its own loss
+alone: a gradient through the product would teach it nothing where a fit is good already.
 
-Branch A sees the light around the fitted vertex and no track fit: with one it would learn no cascades. Branch B sees
-residuals of the track fit.
+Branch A sees the light around the fitted vertex, and neither the track fit, with which it would learn no cascades, nor
+the cascade, with which tracks become worse. Branch B sees residuals of the track fit, and what the cascade's tells.
 
 Shape suffixes: E events, T sensors, D width, F features.
 """
@@ -48,35 +48,35 @@ _NUM_FOUND = 6
 """Features of branch B from the prediction of branch A."""
 _LONGEST_MEAN = 0.99
 """Largest length of a mean direction, so that its concentration is finite."""
-NUM_SENSOR_A, NUM_EVENT_A = 26 + 4 * NUM_OF_WAVES, 22
-NUM_SENSOR_B, NUM_EVENT_B = 17 + NUM_OF_WAVES, 25
+NUM_SENSOR_A, NUM_EVENT_A = 23 + 4 * NUM_OF_WAVES, 16
+NUM_SENSOR_B, NUM_EVENT_B = 17 + NUM_OF_WAVES, 29
 
 
 class SetsNetwork(DirectionNetwork):
-    """Branches A (light) and B (trust in the track fit)."""
+    """Branches A (light) and B (trust in the fits)."""
 
     needs_fits = True
 
     def __init__(self, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
         """``hidden``, ``layers``: of the branch that doesn't know the track fit; others for tests alone."""
         super().__init__()
-        self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, hidden, layers, 5)
-        self.trust = _Branch(NUM_SENSOR_B, NUM_EVENT_B + _NUM_FOUND, _TRUST_HIDDEN, _TRUST_LAYERS, 5)
+        self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, hidden, layers, 4)
+        self.trust = _Branch(NUM_SENSOR_B, NUM_EVENT_B + _NUM_FOUND, _TRUST_HIDDEN, _TRUST_LAYERS, 6)
         self.num_summary = 2 * (hidden + _TRUST_HIDDEN)
 
     def forward(self, events: EventInput) -> Prediction:
-        """Product of both experts; auxiliary: branch A alone."""
+        """Product of all experts; auxiliary: branch A alone."""
         inputs = branch_inputs(events)
-        light_E5, light_EF = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments)
-        seen_E3 = light_E5[:, :3] * (3 * light_E5[:, 3:4]).clamp(*LN_KAPPA).exp()
-        light_E3 = seen_E3 + inputs.cascade_E3 * (3 * light_E5[:, 4:] - 2).clamp(-8, 2).exp()
+        light_E4, light_EF = self.light(inputs.sensors_a_TF, inputs.events_a_EF, inputs.segments)
+        light_E3 = light_E4[:, :3] * (3 * light_E4[:, 3:]).clamp(*LN_KAPPA).exp()
         known_E3, track_E3 = light_E3.detach(), inputs.track_E3
         events_b_EF = torch.cat([inputs.events_b_EF, _found(known_E3, track_E3)], 1)
-        trust_E5, trust_EF = self.trust(inputs.sensors_b_TF, events_b_EF, inputs.segments)
-        kappa_E1 = (3 * trust_E5[:, :1] + 3).clamp(*LN_KAPPA).exp()
+        trust_E6, trust_EF = self.trust(inputs.sensors_b_TF, events_b_EF, inputs.segments)
+        kappa_E1 = (3 * trust_E6[:, :1] + 3).clamp(*LN_KAPPA).exp()
         # The fit is corrected in units of its own error.
-        fit_E3 = kappa_E1 * track_E3 + kappa_E1.sqrt() * trust_E5[:, 2:]
-        p_E3 = known_E3 * (2 * trust_E5[:, 1:2]).clamp(-6, 3).exp() + fit_E3
+        fit_E3 = kappa_E1 * track_E3 + kappa_E1.sqrt() * trust_E6[:, 3:]
+        cascade_E3 = inputs.cascade_E3 * (3 * trust_E6[:, 2:3] - 2).clamp(-8, 2).exp()
+        p_E3 = known_E3 * (2 * trust_E6[:, 1:2]).clamp(-6, 3).exp() + fit_E3 + cascade_E3
         return Prediction(p_E3, (light_E3,), self.energy_of(torch.cat([light_EF, trust_EF], 1)))
 
 
@@ -144,15 +144,10 @@ def branch_inputs(events: EventInput) -> BranchInputs:
     track_E3, line_E3 = _vector(fits_E, "track"), _vector(fits_E, "line")
     vertex_E3 = _vector(fits_E, "vertex", "_m")
     around = _around(sensors, vertex_E3, fits_E["vertex_ns"])
-    cascade_at_E3, mean_E3 = _vector(fits_E, "cascade_at", "_m"), _vector(fits_E, "cascade")
-    around_cascade = _around(sensors, cascade_at_E3, fits_E["cascade_ns"])
-    length_E1 = torch.linalg.vector_norm(mean_E3, dim=1, keepdim=True).clamp(1e-3, _LONGEST_MEAN)
-    # The concentration of the vMF distribution with a mean of this length (Banerjee et al. 2005).
-    cascade_E3 = mean_E3 * (3 - length_E1**2) / (1 - length_E1**2)
-    direction_E3 = mean_E3 / length_E1
-    cascade_told_E3 = torch.cat(
-        [((1 - length_E1**2).log() + 2) / 2, fits_E["cascade_ln_pe"] / 3 - 1, fits_E["cascade_ln_l"] / 5 + 1], 1
-    )
+    mean_E3 = _vector(fits_E, "cascade")
+    length_E1 = torch.linalg.vector_norm(mean_E3, dim=1, keepdim=True).clamp_max(_LONGEST_MEAN)
+    spread_E1 = 1 - length_E1**2
+    told_E3 = torch.cat([(spread_E1.log() + 2) / 2, fits_E["cascade_ln_pe"] / 3 - 1, fits_E["cascade_ln_l"] / 5 + 1], 1)
     line_at_E3 = _vector(fits_E, "line_at", "_m")
     event_E12 = torch.cat(
         [
@@ -165,16 +160,17 @@ def branch_inputs(events: EventInput) -> BranchInputs:
         1,
     )
     track_ln_l_E1, vertex_ln_l_E1 = fits_E["track_ln_l"], fits_E["vertex_ln_l"]
-    agreement_E1 = (track_E3 * line_E3).sum(1, keepdim=True)
-    events_b = [event_E12, cascade_told_E3, vertex_ln_l_E1, track_ln_l_E1, vertex_ln_l_E1 - track_ln_l_E1]
+    agreements = [(track_E3 * other_E3).sum(1, keepdim=True) for other_E3 in (line_E3, mean_E3)]
+    events_b = [event_E12, told_E3, vertex_ln_l_E1, track_ln_l_E1, vertex_ln_l_E1 - track_ln_l_E1]
     return BranchInputs(
         segments=sensors.segments,
-        sensors_a_TF=bounded([*_of_light(sensors, around_cascade, direction_E3)]),
-        events_a_EF=bounded([event_E12, vertex_ln_l_E1, cascade_at_E3 / 500, mean_E3, cascade_told_E3]),
+        sensors_a_TF=bounded([*_of_light(sensors, around)]),
+        events_a_EF=bounded([event_E12, vertex_ln_l_E1, vertex_E3 / 500]),
         sensors_b_TF=bounded([*_of_residuals(sensors, around, fits_E, track_E3)]),
-        events_b_EF=bounded([*events_b, track_E3, line_E3, agreement_E1]),
+        events_b_EF=bounded([*events_b, track_E3, line_E3, mean_E3, *agreements]),
         track_E3=track_E3,
-        cascade_E3=cascade_E3,
+        # The concentration of the vMF distribution with a mean of this length (Banerjee et al., JMLR 6, 1345, 2005).
+        cascade_E3=mean_E3 * (2 + spread_E1) / spread_E1,
     )
 
 
@@ -190,13 +186,11 @@ def _around(sensors: SensorSet, vertex_E3: Tensor, vertex_ns_E1: Tensor) -> _Aro
     )
 
 
-def _of_light(sensors: SensorSet, around: _Around, direction_E3: Tensor) -> list[Tensor]:
+def _of_light(sensors: SensorSet, around: _Around) -> list[Tensor]:
     """Features of branch A: NUM_SENSOR_A columns."""
     unit_T3 = around.offset_T3 / around.distance_T1.clamp_min(1)
-    cosine_T1 = -(unit_T3 * spread(direction_E3, sensors.segments)).sum(1, keepdim=True)
-    off_cone_T1 = (cosine_T1 - sensors.medium.cos_cherenkov).abs()
     return [
-        *(unit_T3, around.light_T1, around.light_T1 * unit_T3, cosine_T1, off_cone_T1, around.light_T1 + off_cone_T1),
+        *(unit_T3, around.light_T1, around.light_T1 * unit_T3),
         *(sensors.position_T3 / 500, around.offset_T3 / 200, around.distance_T1 / 200),
         *(sensors.time_T1 / 1000, sensors.log10_charge_T1, sensors.auxiliary_T1 - 0.5),
         *(sensors.median_T1 / 300, sensors.last_T1 / 1000, sensors.ln_pulses_T1 / 2, sensors.mean_T1 / 300),
