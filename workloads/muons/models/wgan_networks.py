@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from workloads.base.batch import Microbatch
-from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
-from workloads.base.device import CPU_CHUNK_PARTICLES
+from workloads.base.device import CPU_CHUNK_PARTICLES, require_compiler
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
 from workloads.base.segments import Segments, by_count, segment_max, segment_mean, sort_within_events, spread, wide
