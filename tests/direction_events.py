@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.segments import Segments
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import Geometry
-from workloads.direction.models.network import Detector
+from workloads.direction.light import EventPulses
+from workloads.direction.models.network import Detector, EventInput
 
 GEOMETRY = Geometry(
     np.stack(np.meshgrid(np.arange(-2, 3), np.arange(-2, 3), np.arange(-4, 5), indexing="ij"), -1)
@@ -79,6 +82,20 @@ def direction_microbatch(
 
 def direction_batch(num_events: int = 8, seed: int = 0, counts: list[int] | None = None) -> Batch:
     return Batch((direction_microbatch(num_events, seed, counts),))
+
+
+def event_input(microbatch: Microbatch, detector: Detector = DETECTOR) -> EventInput:
+    return EventInput.from_microbatch(microbatch, detector)
+
+
+def segments_of(*counts: int) -> Segments:
+    return Segments.from_counts(torch.tensor(counts, dtype=torch.int64), sum(counts))
+
+
+def clean_event(position_P3: Tensor, time_P: Tensor, geometry: Geometry) -> EventPulses:
+    """One event of clean pulses of one photo-electron."""
+    ones_P = torch.ones_like(time_P)
+    return EventPulses(position_P3, time_P, ones_P, ones_P.bool(), segments_of(len(time_P)), geometry)
 
 
 def _along(start_3: np.ndarray, source_3: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
