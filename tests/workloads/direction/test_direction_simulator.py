@@ -22,7 +22,6 @@ from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry
 from workloads.direction.simulator import (
     NATURAL,
     EndlessEvents,
-    EventRows,
     EventsPlan,
     SimulatedArray,
     SimulatedEvents,
@@ -221,18 +220,8 @@ def test_the_same_seed_gives_the_same_bytes_also_of_a_file_made_alone_and_anothe
 PLAN = EventsPlan(30, 2, seed=1)
 
 
-def rows(plan: EventsPlan, file_index: int = 0) -> EventRows:
-    """All rows of a file."""
-    pieces = list(file_rows(plan, file_index))
-    return EventRows(
-        np.concatenate([piece.event_id_E for piece in pieces]),
-        np.concatenate([piece.added_E for piece in pieces]),
-        joined([piece.events for piece in pieces]),
-    )
-
-
 def test_a_file_has_the_natural_events_that_it_has_without_others() -> None:
-    natural, mixed = rows(PLAN), rows(replace(PLAN, num_cascades=20))
+    (natural,), (mixed,) = file_rows(PLAN, 0), file_rows(replace(PLAN, num_cascades=20), 0)
     kept = mixed.events.take(np.flatnonzero(~mixed.added_E))
 
     assert (~mixed.added_E).sum() == len(natural) == 15
@@ -243,9 +232,10 @@ def test_a_file_has_the_natural_events_that_it_has_without_others() -> None:
 
 def test_event_ids_differ_between_files_and_seeds_and_fit_a_float64() -> None:
     ids = [
-        rows(EventsPlan(10, 2, seed=seed, array="hex"), file_index).event_id_E
+        rows.event_id_E
         for seed in (0, 1, 2**16 - 1)
         for file_index in (0, 1)
+        for rows in file_rows(EventsPlan(10, 2, seed=seed, array="hex"), file_index)
     ]
     flat = np.concatenate(ids)
 
