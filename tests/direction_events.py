@@ -11,6 +11,7 @@ from workloads.base.segments import Segments
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import Geometry
 from workloads.direction.light import EventPulses
+from workloads.direction.metrics import unit_and_norm
 from workloads.direction.models.network import Detector, EventInput
 
 GEOMETRY = Geometry(
@@ -42,7 +43,7 @@ def direction_microbatch(
     num_events = len(counts_E)
     offsets_E1 = np.concatenate([[0], np.cumsum(counts_E)])
     event_P = np.repeat(np.arange(num_events), counts_E)
-    source_E3 = _unit(random.normal(size=(num_events, 3)))
+    source_E3, _ = unit_and_norm(random.normal(size=(num_events, 3)))
     start_E3 = random.uniform(-100, 100, (num_events, 3))
     sensor_P = np.concatenate(
         [np.zeros(0, np.int64), *(_along(*of, random) for of in zip(start_E3, source_E3, counts_E, strict=True))]
@@ -110,14 +111,9 @@ def _fits(source_E3: np.ndarray, start_E3: np.ndarray, random: np.random.Generat
     num = len(source_E3)
     fits = {name: random.normal(size=num) for name in CLASSICAL_FITS}
     for fit, spread in (("line", 0.3), ("track", 0.1)):
-        fitted_E3 = _unit(source_E3 + random.normal(0, spread, source_E3.shape))
+        fitted_E3, _ = unit_and_norm(source_E3 + random.normal(0, spread, source_E3.shape))
         fits |= {f"{fit}_{axis}": fitted_E3[:, number] for number, axis in enumerate("xyz")}
         fits |= {f"{fit}_at_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
     fits |= {f"cascade_{axis}": source_E3[:, number] / 2 for number, axis in enumerate("xyz")}
     fits |= {f"vertex_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
     return np.stack([fits[name] for name in CLASSICAL_FITS], 1)
-
-
-def _unit(vectors_E3: np.ndarray) -> np.ndarray:
-    unit: np.ndarray = vectors_E3 / np.linalg.norm(vectors_E3, axis=1, keepdims=True)
-    return unit

@@ -37,13 +37,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
 
 
 def with_times(
-    path: Path,
-    table: pa.Table,
-    kind: pa.DataType,
-    start_ns: float,
-    *,
-    inside: bool = False,
-    rounded: int | None = None,
+    path: Path, table: pa.Table, kind: pa.DataType, start_ns: float, *, inside: bool = False, rounded: int | None = None
 ) -> Path:
     """The events with times from ``start_ns`` on, of that type; ``inside``: as a struct of lists.
 
@@ -57,14 +51,11 @@ def with_times(
         times[rounded] = 1e17
     fields = {name: pulses.field(name) for name in ("sensor_id", "charge_pe", "is_auxiliary")}
     fields["time_ns"] = pa.array(times).cast(kind, safe=False)
-    offsets = lists.offsets
-    column: pa.Array
     if inside:
-        column = pa.StructArray.from_arrays(
-            [pa.ListArray.from_arrays(offsets, one) for one in fields.values()], list(fields)
-        )
-    else:
-        column = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(list(fields.values()), list(fields)))
+        fields = {name: pa.ListArray.from_arrays(lists.offsets, values) for name, values in fields.items()}
+    column = pa.StructArray.from_arrays(list(fields.values()), list(fields))
+    if not inside:
+        column = pa.ListArray.from_arrays(lists.offsets, column)
     place = table.schema.get_field_index("pulses")
     pq.write_table(table.set_column(place, "pulses", column), path, row_group_size=16)
     return path

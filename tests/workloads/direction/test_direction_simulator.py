@@ -193,12 +193,8 @@ def test_rows_hold_the_simulated_events(tmp_path: Path) -> None:
     for name, expected in (("azimuth", "azimuth_E"), ("zenith", "zenith_E"), ("true_energy", "energy_gev_E")):
         assert np.array_equal(table[name].to_numpy(), getattr(rows.events.truth, expected).astype(np.float32))
     assert np.array_equal(np.diff(pulses.offsets.to_numpy()), rows.events.counts_E)
-    for name, expected in (
-        ("sensor_id", "sensor_P"),
-        ("time_ns", "time_ns_P"),
-        ("charge_pe", "charge_pe_P"),
-        ("is_auxiliary", "auxiliary_P"),
-    ):
+    names = ("sensor_id", "time_ns", "charge_pe", "is_auxiliary")
+    for name, expected in zip(names, ("sensor_P", "time_ns_P", "charge_pe_P", "auxiliary_P"), strict=True):
         assert np.array_equal(pulses.values.field(name).to_numpy(zero_copy_only=False), getattr(rows.events, expected))
     assert table["classical_fits"].to_pylist() == [[0.0] * len(CLASSICAL_FITS)] * 30
 

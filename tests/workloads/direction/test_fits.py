@@ -114,10 +114,8 @@ def padded() -> PaddedPulses:
 
 
 def some_tracks(pulses: PaddedPulses) -> Tensor:
-    travel_B3 = F.normalize(
-        torch.tensor([[0.3, 0.2, 0.9], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0], [-0.5, 0.5, -0.1]]), dim=1
-    )
-    return track_state(travel_B3, torch.tensor([[20.0, -30.0, 50.0]]).repeat(4, 1), pulses)
+    travel_B3 = torch.tensor([[0.3, 0.2, 0.9], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0], [-0.5, 0.5, -0.1]])
+    return track_state(F.normalize(travel_B3, dim=1), torch.tensor([[20.0, -30.0, 50.0]]).repeat(4, 1), pulses)
 
 
 def check_scores(state: Tensor, scores: Scores, move: Move, pulses: PaddedPulses, parameters: int) -> None:
@@ -253,9 +251,10 @@ def true_tracks() -> list[tuple[Vector, Vector]]:
 
 
 @pytest.mark.parametrize("medium", [ICE, WATER])
-def test_tracks_are_recovered_from_their_direct_light(medium: Medium) -> None:
+def test_tracks_are_recovered_from_their_direct_light_and_are_likelier_than_point_sources(medium: Medium) -> None:
     for travel_3, point_3 in true_tracks():
         (found,) = named(fits_of(near_track(travel_3, point_3, medium=medium)))
+        assert found["track_ln_l"] > found["vertex_ln_l"] + 0.5
         assert angle_deg(vector(found, "track"), -travel_3) < 0.4
         # The fitted point lies on the true track, at the time when the particle was there.
         apart_3 = vector(found, "track_at", "_m") - point_3
@@ -265,18 +264,12 @@ def test_tracks_are_recovered_from_their_direct_light(medium: Medium) -> None:
 
 
 @pytest.mark.parametrize("medium", [ICE, WATER])
-def test_point_sources_are_recovered_from_their_direct_light(medium: Medium) -> None:
+def test_point_sources_are_recovered_from_their_direct_light_and_are_likelier_than_tracks(medium: Medium) -> None:
     for truth_3 in np.random.default_rng(4).uniform(-300, 300, (6, 3)):
         (found,) = named(fits_of(near_point(truth_3, medium=medium)))
+        assert found["vertex_ln_l"] > found["track_ln_l"] + 0.2
         assert np.linalg.norm(vector(found, "vertex", "_m") - truth_3) < 1.5
         assert found["vertex_ns"] == pytest.approx(0, abs=6)
-
-
-def test_tracks_and_point_sources_are_told_apart_by_their_likelihoods() -> None:
-    travel_3, point_3 = true_tracks()[0]
-    ((track,), (point,)) = (named(fits_of(of)) for of in (near_track(travel_3, point_3), near_point(point_3)))
-    assert track["track_ln_l"] > track["vertex_ln_l"] + 0.5
-    assert point["vertex_ln_l"] > point["track_ln_l"] + 0.2
 
 
 def test_the_line_points_to_the_source_along_the_track() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +26,7 @@ def arrays_of(content: list[list[Pulse]]) -> UnitArrays:
     arrays = unit_arrays(np.full(slot_bytes_needed(DIRECTION, layout), 0x55, np.uint8), DIRECTION, layout)
     arrays.offsets[:] = np.cumsum([0, *map(len, content)])
     flat = [pulse for event in content for pulse in event]
-    columns: dict[str, npt.NDArray[Any]] = arrays.particle_columns
+    columns = arrays.particle_columns
     columns["sensor"][:, 0] = [pulse[0] for pulse in flat]
     columns["pulses"][:] = np.reshape([pulse[1:3] for pulse in flat], (-1, 2))
     columns["auxiliary"][:, 0] = [pulse[3] for pulse in flat]

@@ -60,9 +60,8 @@ def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> 
         old, new = before.read(), after.read()
         assert new.drop_columns("classical_fits") == old.drop_columns("classical_fits")
         arrays = read_arrays(folder / name)
-        sensor_P, auxiliary_P = (arrays.particle_columns[column][:, 0] for column in ("sensor", "auxiliary"))
-        pulses_2P = arrays.particle_columns["pulses"].T
-        expected = classical_fits(sensor_P, *pulses_2P, auxiliary_P, arrays.offsets, hex_geometry())
+        columns = (row for column in ("sensor", "pulses", "auxiliary") for row in arrays.particle_columns[column].T)
+        expected = classical_fits(*columns, arrays.offsets, hex_geometry())
         assert np.allclose(np.array(new["classical_fits"].to_pylist()), expected, rtol=1e-3, atol=0.05)
         assert expected.any(1).all()
 
@@ -157,5 +156,5 @@ def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Pat
 
 def test_an_input_without_files_is_named(tmp_path: Path) -> None:
     assert "no such file, or no data file in it" in refused(tmp_path / "none", "-o", tmp_path / "out")
-    message = refused("pelican://osg/a.parquet", "-o", tmp_path / "out")
-    assert "pelican://osg/a.parquet: not a local file" in message
+    remote = "pelican://osg/a.parquet"
+    assert f"{remote}: not a local file" in refused(remote, "-o", tmp_path / "out")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from direction_events import DETECTOR, GEOMETRY, POSITION_S3, direction_microbatch, event_input
+from direction_events import DETECTOR, GEOMETRY, POSITION_S3, direction_microbatch, event_input, segments_of
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -20,14 +20,7 @@ from workloads.base.batch import Microbatch
 from workloads.direction import light
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
-from workloads.direction.models.network import (
-    Detector,
-    angle_deg,
-    eigenvalues,
-    sensor_set,
-    unit_vectors,
-    vmf_loss,
-)
+from workloads.direction.models.network import Detector, angle_deg, eigenvalues, sensor_set, unit_vectors, vmf_loss
 
 
 def data_of(geometry: Geometry, folder: Path) -> Path:
@@ -80,14 +73,11 @@ def test_pulses_belong_to_sensors_and_these_to_events() -> None:
 
     sensor_P = microbatch.particle_columns["sensor"][:, 0].numpy()
     expected = [np.unique(part, return_counts=True) for part in np.split(sensor_P, [6, 6, 7])]
+    pulses = segments_of(*(int(num) for _, nums in expected for num in nums))
     assert events.sensors.counts_E.tolist() == [len(ids) for ids, _ in expected]
-    assert events.pulses.counts_E.tolist() == [int(num) for _, nums in expected for num in nums]
     assert torch.equal(events.position_T3, DETECTOR.seen_S3[np.concatenate([ids for ids, _ in expected])])
-    assert (
-        events.pulses.event_P.tolist()
-        == np.repeat(np.arange(events.pulses.num_events), events.pulses.counts_E).tolist()
-    )
-    assert events.pulses.starts_E.tolist() == (events.pulses.counts_E.cumsum(0) - events.pulses.counts_E).tolist()
+    for name in ("counts_E", "event_P", "starts_E"):
+        assert torch.equal(getattr(events.pulses, name), getattr(pulses, name)), name
     assert events.num_events == 4
     assert events.num_without_fits == 0
 

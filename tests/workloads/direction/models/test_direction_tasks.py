@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from toy_tasks import finite, same, saved, weights
 
 from common.errors import BadInputError
-from tests.workloads.direction.fake_predictor import write_checkpoint
+from tests.workloads.direction.fake_predictor import task_of, write_checkpoint
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.direction.fits import classical_fits
@@ -45,12 +46,7 @@ def small_network() -> Iterator[None]:
 def make(tmp_path: Path) -> Make:
     """Maker of small tasks."""
     write_geometry(tmp_path / GEOMETRY_FILE, GEOMETRY)
-
-    def made(context: StepContext | None = None, model: str = "sets", **settings: Any) -> DirectionTask:
-        given = {"warmup_steps": 0, "geometry": str(tmp_path / GEOMETRY_FILE), **settings}
-        return DirectionTask(model, CONFIGS[model].model_validate(given), context or StepContext(CPU, seed=1))
-
-    return made
+    return partial(task_of, tmp_path, warmup_steps=0)
 
 
 def half_enriched(num: int = 12, seed: int = 0) -> Microbatch:
@@ -281,10 +277,10 @@ def test_a_few_events_are_learned_by_heart(make: Make, model: str, num_events: i
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> DirectionTask:
     """A small task after three steps."""
-    path = tmp_path_factory.mktemp("detector") / "geometry.csv"
-    write_geometry(path, GEOMETRY)
-    task = DirectionTask("sets", SetsConfig(geometry=str(path)), StepContext(CPU, 1))
-    path.unlink()
+    folder = tmp_path_factory.mktemp("detector")
+    write_geometry(folder / GEOMETRY_FILE, GEOMETRY)
+    task = task_of(folder)
+    (folder / GEOMETRY_FILE).unlink()
     for seed in range(3):
         task.step(direction_batch(16, seed))
     return task
@@ -292,14 +288,9 @@ def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> Direc
 
 def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> None:
     stored, bare = direction_microbatch(8), direction_microbatch(8)
-    columns = bare.particle_columns
-    fits_EF = classical_fits(
-        columns["sensor"][:, 0].numpy(),
-        *columns["pulses"].numpy().T,
-        columns["auxiliary"][:, 0].numpy(),
-        bare.host_offsets_E1.astype(np.int64),
-        GEOMETRY,
-    )
+    columns = {name: column.numpy().T for name, column in bare.particle_columns.items()}
+    pulses = (*columns["sensor"], *columns["pulses"], *columns["auxiliary"])
+    fits_EF = classical_fits(*pulses, bare.host_offsets_E1, GEOMETRY)
     stored.event_columns["classical_fits"][:5] = torch.from_numpy(fits_EF[:5])
     bare.event_columns["classical_fits"][:5] = 0
 
@@ -325,7 +316,7 @@ def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_anoth
         load_predictor(path, CPU)
 
 
-def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None:
+def test_the_panel_has_the_errors_of_natural_events_and_without_any_there_is_none(task: DirectionTask) -> None:
     enriched = [number % 3 == 0 for number in range(30)]
     whole = direction_microbatch(30, 5, enriched=enriched)
     block = Batch((whole.part(0, 11), whole.part(11, 11), whole.part(11, 30)))
@@ -357,9 +348,5 @@ def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None
     }
     assert panel.settings() == {"lr_network": task.learning_rates()["network"]}
     assert all(torch.equal(value, state[name]) for name, value in task.averaged.latest.state_dict().items())
-
-
-def test_without_natural_events_there_is_no_panel(task: DirectionTask) -> None:
-    panel = DirectionPanel(task)
-    assert panel.evaluate(Batch(())) is None
-    assert panel.evaluate(Batch((direction_microbatch(3, enriched=[True] * 3),))) is None
+    for nothing in ((), (direction_microbatch(3, enriched=[True] * 3),)):
+        assert panel.evaluate(Batch(nothing)) is None

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workloads.base.segments import segment_sum
+from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, Geometry
 from workloads.direction.models import flat, transformer
 from workloads.direction.models.config import TransformerConfig
@@ -23,13 +24,7 @@ from workloads.direction.models.flat import FlatLayer, FlatNetwork, flat_feature
 from workloads.direction.models.network import Detector, DirectionNetwork, EventInput, sensor_set, vmf_loss
 from workloads.direction.models.sets import SetsNetwork
 from workloads.direction.models.task import NETWORKS
-from workloads.direction.models.transformer import (
-    Attention,
-    Padding,
-    TransformerNetwork,
-    _groups,
-    interval_terms,
-)
+from workloads.direction.models.transformer import Attention, Padding, TransformerNetwork, _groups, interval_terms
 
 MIXED = [3, 0, 1, 40, 2, 0, 5, 7, 38, 4, 1, 6, 2, 2, 9, 3, 5, 36]
 
@@ -147,7 +142,7 @@ def event(position_T3: Tensor, time_P: Tensor, counts_T: list[int], *, log10_cha
         position_T3=position_T3,
         sensors=segments_of(len(position_T3)),
         source_direction_E3=torch.tensor([[0.0, 0, 1]]),
-        fits_EF=torch.zeros(1, 21),
+        fits_EF=torch.zeros(1, len(CLASSICAL_FITS)),
         enriched_E=torch.zeros(1, dtype=torch.bool),
         medium=ICE,
     )
