@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from direction_events import clean_event
 from torch import Tensor
 
-from workloads.base.segments import Segments
 from workloads.direction import cascades
+from workloads.direction import fits as classical
 from workloads.direction.cascades import MOST_PULSES, cascade_posteriors, sphere
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import ICE, WATER, Geometry, Medium, hex_geometry
-from workloads.direction.light import JITTER_NS, EventPulses, ln_density, ln_density_table, padded_batches
-from workloads.direction.metrics import angles_rad
+from workloads.direction.light import JITTER_NS, ln_density, ln_density_table, padded_batches
+from workloads.direction.metrics import angles_rad, unit_and_norm
 from workloads.direction.simulator import EventsPlan, SimulatedEvents, file_rows
 
 GEOMETRY = hex_geometry()
@@ -31,16 +32,15 @@ def simulated() -> SimulatedEvents:
     return rows.events.take(np.flatnonzero(rows.added_E))
 
 
+@pytest.fixture(scope="module")
+def posteriors(simulated: SimulatedEvents) -> np.ndarray:
+    return fitted(simulated)[:, CASCADE]
+
+
 def fitted(events: SimulatedEvents, shift_m: float = 0.0, geometry: Geometry = GEOMETRY) -> np.ndarray:
     offsets_E1 = np.concatenate([[0], np.cumsum(events.counts_E)])
     columns = (events.sensor_P, events.time_ns_P, events.charge_pe_P, events.auxiliary_P)
     return classical_fits(*columns, offsets_E1, replace(geometry, position_S3=geometry.position_S3 + shift_m))
-
-
-def event(position_P3: Tensor, time_P: Tensor, geometry: Geometry = GEOMETRY) -> EventPulses:
-    segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
-    ones_P = torch.ones_like(time_P)
-    return EventPulses(position_P3, time_P, ones_P, ones_P.bool(), segments, geometry)
 
 
 def test_directions_are_equally_dense_all_over_the_sphere() -> None:
@@ -56,7 +56,7 @@ def test_the_likelihood_is_that_of_a_poisson_process(medium: Medium) -> None:
     position_P3 = torch.tensor([[10.0, 0.0, 0.0], [0.0, 30.0, -20.0], [-40.0, 5.0, 60.0]])
     time_P, sensors_K3 = torch.tensor([60.0, 180.0, 350.0]), torch.tensor([[10.0, 0.0, 0.0], [0.0, 0.0, 90.0]])
     geometry = Geometry(sensors_K3.numpy(), medium)
-    (pulses,) = padded_batches(event(position_P3, time_P, geometry))
+    (pulses,) = padded_batches(clean_event(position_P3, time_P, geometry))
     points_BM4, weight_K = torch.tensor([[[1.0, 2.0, -3.0, 10.0]]]), torch.tensor([1.0, 4.0])
     travel_G3 = sphere(5)
 
@@ -87,49 +87,52 @@ def test_the_likelihood_is_that_of_a_poisson_process(medium: Medium) -> None:
             assert float(light_B[0]) == pytest.approx(max(of_cascade, 1.0), rel=1e-4)
 
 
-def test_cascades_point_to_their_source_as_well_as_they_say(simulated: SimulatedEvents) -> None:
-    found = fitted(simulated)[:, CASCADE]
-    mean_E3, source_E3 = found[:, :3].astype(np.float64), -simulated.truth.travel_E3
-    length_E = np.linalg.norm(mean_E3, axis=1)
-    angle_E = angles_rad(mean_E3 / length_E[:, None], source_E3)
+def test_cascades_point_to_their_source_as_well_as_they_say(simulated: SimulatedEvents, posteriors: np.ndarray) -> None:
+    mean_E3, source_E3 = posteriors[:, :3].astype(np.float64), -simulated.truth.travel_E3
+    unit_E3, length_E = unit_and_norm(mean_E3)
+    angle_E = angles_rad(unit_E3, source_E3)
     assert np.degrees(angle_E.mean()) < 42  # chance: 90; a fit of a track: 64
     assert np.cos(angle_E).mean() == pytest.approx(length_E.mean(), abs=0.15)
     sure_E = length_E > np.median(length_E)
     assert angle_E[sure_E].mean() < angle_E[~sure_E].mean()
     # 0.005 photo-electrons a GeV.
-    ratio_E = found[:, 3] - np.log(0.005 * simulated.truth.energy_gev_E)
+    ratio_E = posteriors[:, 3] - np.log(0.005 * simulated.truth.energy_gev_E)
     assert abs(np.median(ratio_E)) < 0.3
 
 
-def test_sensors_that_saw_nothing_count(simulated: SimulatedEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sensors_that_saw_nothing_count(
+    simulated: SimulatedEvents, posteriors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The further ones, too: with the nearest 32 alone directions are less well known."""
-
-    def mean_cosine() -> float:
-        mean_E3 = fitted(simulated)[:, CASCADE][:, :3]
-        unit_E3 = mean_E3 / np.linalg.norm(mean_E3, axis=1, keepdims=True)
-        return float((unit_E3 * -simulated.truth.travel_E3).sum(1).mean())
-
-    all_of_them = mean_cosine()
     monkeypatch.setattr(cascades, "_STRATA", ((8, 1),))
-    assert mean_cosine() < all_of_them - 0.05
+    all_of_them, nearest = (
+        np.cos(angles_rad(unit_and_norm(found[:, :3])[0], -simulated.truth.travel_E3)).mean()
+        for found in (posteriors, fitted(simulated)[:, CASCADE])
+    )
+    assert nearest < all_of_them - 0.05
 
 
-def test_an_event_has_the_posterior_that_it_has_alone_and_elsewhere(simulated: SimulatedEvents) -> None:
-    some = simulated.take(np.arange(6))
+def test_an_event_has_the_fits_that_it_has_alone_and_in_chunks_and_elsewhere(
+    simulated: SimulatedEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = simulated.take(np.arange(4))
     together = fitted(some)
-    alone = np.concatenate([fitted(some.take(np.array([number]))) for number in range(6)])
+    alone = np.concatenate([fitted(some.take(np.array([number]))) for number in range(4)])
     assert np.array_equal(alone[:, CASCADE], together[:, CASCADE])
     shifted = fitted(some, 64.0)[:, CASCADE]
+    monkeypatch.setattr(classical, "_CHUNK_PULSES", 2 * int(some.counts_E.max()))
+    for found in (alone, fitted(some)):
+        assert np.allclose(found, together, rtol=1e-3, atol=0.05)
     assert np.median(np.abs(shifted - together[:, CASCADE])) < 0.05
 
 
 def test_events_that_tell_little_or_much_have_finite_posteriors() -> None:
-    place_3 = torch.tensor(GEOMETRY.position_S3[700])
-    nothing = event(torch.zeros(0, 3), torch.zeros(0))
-    assert torch.equal(cascade_posteriors(nothing, torch.zeros(1, 4)), torch.zeros(1, 5))
+    def posterior(number: int, geometry: Geometry = GEOMETRY) -> Tensor:
+        place_P3 = torch.tensor(GEOMETRY.position_S3[700]).repeat(number, 1)
+        return cascade_posteriors(clean_event(place_P3, torch.zeros(number), geometry), torch.zeros(1, 4))
+
+    assert torch.equal(posterior(0), torch.zeros(1, 5))
     for number in (1, 9, MOST_PULSES + 1, 5000):
-        found = cascade_posteriors(event(place_3.repeat(number, 1), torch.zeros(number)), torch.zeros(1, 4))
-        assert torch.isfinite(found).all()
-        assert found[0, :3].norm() < 1
-    few = Geometry(GEOMETRY.position_S3[:3])
-    assert torch.isfinite(cascade_posteriors(event(place_3.repeat(2, 1), torch.zeros(2), few), torch.zeros(1, 4))).all()
+        assert torch.isfinite(posterior(number)).all()
+        assert posterior(number)[0, :3].norm() < 1
+    assert torch.isfinite(posterior(2, Geometry(GEOMETRY.position_S3[:3]))).all()

@@ -9,26 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from direction_events import GEOMETRY, direction_microbatch
+from direction_events import GEOMETRY, direction_microbatch, event_input
 from direction_files import read_arrays
 from test_direction_simulator import ICECUBE, coincident
 from torch import Tensor, nn
 
 from common.errors import BadInputError
+from tests.workloads.direction.fake_predictor import task_of
 from workloads.base.batch import Batch
-from workloads.base.context import StepContext
 from workloads.direction.columns import CLASSICAL_FITS, TRACK
 from workloads.direction.geometry import GEOMETRY_FILE, ICE, MEDIA, WATER, Geometry, write_geometry
 from workloads.direction.metrics import angles_rad
-from workloads.direction.models.config import CONFIGS
-from workloads.direction.models.network import Detector, EventInput
-from workloads.direction.models.task import DirectionTask
+from workloads.direction.models.network import Detector
 from workloads.direction.prediction import microbatch_of
 from workloads.direction.seeds import run_seeds
 from workloads.direction.simulator import NATURAL, EndlessEvents, EventsPlan, SimulatedArray, write_dataset
 
 TABLES = Path(__file__).resolve().parents[2] / "data" / "geometries"
-CPU = torch.device("cpu")
 
 
 def test_networks_see_icecube_in_metres_and_every_other_detector_at_its_size() -> None:
@@ -47,8 +44,7 @@ def test_networks_see_icecube_in_metres_and_every_other_detector_at_its_size() -
     particles = microbatch.particle_columns | {"pulses": pulses_P2}
     scaled = replace(microbatch, event_columns=columns, particle_columns=particles)
 
-    expected = EventInput.from_microbatch(microbatch, Detector(GEOMETRY))
-    found = EventInput.from_microbatch(scaled, larger)
+    expected, found = event_input(microbatch), event_input(scaled, larger)
 
     for name in ("position_T3", "time_P", "fits_EF"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-2)
@@ -95,11 +91,8 @@ def test_the_table_tells_the_medium_unless_it_is_named(tmp_path: Path) -> None:
     delays_ns = [100 / medium.scattering_m / medium.scattering_rate_per_ns for medium in (ICE, WATER)]
     assert delays_ns == pytest.approx([741, 98], rel=0.02)
     write_dataset(tmp_path / "out", plan)
-    assert (
-        (tmp_path / "out" / GEOMETRY_FILE)
-        .read_text()
-        .startswith("sensor_id,x,y,z,medium\n0,-200.0,-200.0,-240.0,water")
-    )
+    written = (tmp_path / "out" / GEOMETRY_FILE).read_text()
+    assert written.startswith("sensor_id,x,y,z,medium\n0,-200.0,-200.0,-240.0,water")
 
 
 INPUTS = re.compile(r"((light|trust|refinement)\.)?((pulse|sensor|event)_input(\.0)?|input)")
@@ -126,14 +119,13 @@ def test_events_of_other_arrays_are_simulated_fitted_and_seen_with_features_of_a
     angle_E = np.degrees(angles_rad(fit_E3, columns["source_direction"].astype(np.float64)))
     assert np.median(angle_E[is_track_E]) < most_deg
     for model in ("sets", "transformer", "flat"):
-        config = CONFIGS[model].model_validate({"geometry": str(tmp_path / "seeds" / GEOMETRY_FILE)})
-        task = DirectionTask(model, config, StepContext(CPU, seed=1))
+        task = task_of(tmp_path / "seeds", model=model)
         assert task.detector.geometry.medium == MEDIA[medium]
         seen: list[Tensor] = []
         for layer, module in task.averaged.latest.named_modules():
             if INPUTS.fullmatch(layer) and isinstance(module, nn.Linear):
                 module.register_forward_pre_hook(lambda _, given, seen=seen: seen.append(given[0].detach()))
-        metrics = task.step(Batch((microbatch_of(arrays, CPU),)))
+        metrics = task.step(Batch((microbatch_of(arrays, torch.device("cpu")),)))
         assert all(value.isfinite() for value in metrics.values())
         assert metrics["skipped_updates"] == 0
         assert len(seen) >= {"sets": 4, "transformer": 5, "flat": 1}[model]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 from direction_files import direction_arrays, event_rows, write_direction_file
 from matplotlib.figure import Figure
@@ -20,8 +19,7 @@ from matplotlib.text import Text
 from common.errors import BadInputError
 from icestream import verbs
 from icestream.verbs import FrontDoor
-from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_checkpoint
-from workloads.base.context import StepContext
+from tests.workloads.direction.fake_predictor import NearTruth, calibrated_events, run_of, task_of, write_checkpoint
 from workloads.base.report import evaluation as drawing
 from workloads.base.report.page import Outcome
 from workloads.direction import evaluation as module
@@ -38,9 +36,7 @@ from workloads.direction.evaluation import (
     predicted_events,
 )
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
-from workloads.direction.models.config import CONFIGS
-from workloads.direction.models.network import Detector, Prediction
-from workloads.direction.models.task import DirectionTask
+from workloads.direction.models.network import Detector
 from workloads.direction.prediction import Predicted
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
@@ -55,30 +51,14 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
         monkeypatch.setattr(module, "pictures", lambda predicted, seed: [])
 
 
-class NearTruth(TruthTeller):
-    """Predictor that errs by about a degree."""
-
-    def predict(self, microbatch: Any) -> Prediction:
-        true_E3 = microbatch.event_columns["source_direction"].double().numpy()
-        random = np.random.default_rng(len(true_E3))
-        angle_E = np.radians(random.rayleigh(1.0, len(true_E3)))
-        p_E3 = rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1))
-        return Prediction(torch.from_numpy(p_E3), energy_E2=super().predict(microbatch).energy_E2)
-
-
 TRACK_FIT = slice(CLASSICAL_FITS.index("track_x"), CLASSICAL_FITS.index("track_x") + 3)
 
 
-def fits_of(number: int) -> np.ndarray:
-    """Classical fits with directions anywhere, and no direction of a track in the first ten events."""
-    fits_EF = np.random.default_rng(3).normal(size=(number, len(CLASSICAL_FITS)))
-    fits_EF[:10, TRACK_FIT] = 0
-    return fits_EF
-
-
 def written(folder: Path, counts: list[int] = COUNTS, row_group_rows: int = 1000, **columns: Any) -> Path:
-    """A file of events with classical fits, since to compute them takes seconds."""
-    rows = event_rows(counts, classical_fits=fits_of(len(counts)), **columns)
+    """A file of events with fits anywhere, since to compute them takes seconds; without a track in the first ten."""
+    fits_EF = np.random.default_rng(3).normal(size=(len(counts), len(CLASSICAL_FITS)))
+    fits_EF[:10, TRACK_FIT] = 0
+    rows = event_rows(counts, classical_fits=fits_EF, **columns)
     return write_direction_file(folder / "a.parquet", rows, row_group_rows=row_group_rows)
 
 
@@ -188,8 +168,7 @@ def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.
 def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path: Path) -> None:
     write_geometry(tmp_path / GEOMETRY_FILE, icecube_geometry())
     for model in ("flat", "transformer"):
-        settings = CONFIGS[model](geometry=str(tmp_path / GEOMETRY_FILE))
-        write_checkpoint(tmp_path / f"{model}.pt", DirectionTask(model, settings, StepContext(torch.device("cpu"), 1)))
+        write_checkpoint(tmp_path / f"{model}.pt", task_of(tmp_path, model=model))
     flat, other, path = tmp_path / "flat.pt", tmp_path / "transformer.pt", written(tmp_path, COUNTS[:120])
     alone = verbs.evaluate(other, path, bootstraps=3, device="cpu")
     both = verbs.evaluate(flat, path, bootstraps=3, device="cpu", beside=other, output=tmp_path)

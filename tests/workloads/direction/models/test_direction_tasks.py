@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,11 +18,12 @@ from torch import Tensor
 from toy_tasks import finite, same, saved, weights
 
 from common.errors import BadInputError
-from tests.workloads.direction.fake_predictor import write_checkpoint
+from tests.workloads.direction.fake_predictor import task_of, write_checkpoint
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, write_geometry
+from workloads.direction.metrics import unit_and_norm
 from workloads.direction.models.config import CONFIGS, SetsConfig
 from workloads.direction.models.network import energy_loss
 from workloads.direction.models.sets import SetsNetwork
@@ -29,6 +31,7 @@ from workloads.direction.models.task import NETWORKS, DirectionPanel, DirectionT
 
 CPU = torch.device("cpu")
 METRICS = {"vmf_loss", "auxiliary_loss", "angle_deg", "mean_direction", "network_grad_norm", "skipped_updates"}
+CLOSE = {"rtol": 2e-4, "atol": 1e-5}
 Make = Callable[..., DirectionTask]
 
 
@@ -43,17 +46,7 @@ def small_network() -> Iterator[None]:
 def make(tmp_path: Path) -> Make:
     """Maker of small tasks."""
     write_geometry(tmp_path / GEOMETRY_FILE, GEOMETRY)
-
-    def made(context: StepContext | None = None, model: str = "sets", **settings: Any) -> DirectionTask:
-        given = {"warmup_steps": 0, "geometry": str(tmp_path / GEOMETRY_FILE), **settings}
-        return DirectionTask(model, CONFIGS[model].model_validate(given), context or StepContext(CPU, seed=1))
-
-    return made
-
-
-def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=2e-4, atol=1e-5, msg=name)
+    return partial(task_of, tmp_path, warmup_steps=0)
 
 
 def half_enriched(num: int = 12, seed: int = 0) -> Microbatch:
@@ -70,8 +63,12 @@ def test_a_step_changes_network_and_average_and_returns_finite_metrics(make: Mak
     assert finite(metrics)
     assert metrics["network_grad_norm"] > 0
     assert metrics["skipped_updates"] == 0
-    assert not same(before[0], weights(task.averaged.latest))
+    after = weights(task.averaged.latest)
+    assert not same(before[0], after)
     assert not same(before[1], weights(task.averaged.average))
+    assert finite(task.step(Batch(())))
+    assert same(after, weights(task.averaged.latest)), "no events change nothing"
+    assert task.steps == 2
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -83,7 +80,7 @@ def test_parts_and_threads_make_the_step_of_the_whole_batch(make: Make, bf16: bo
     assert found[0] == found[1]
     assert same(*(weights(task.averaged.latest) for task in parts))
     if not bf16:
-        close(found[0], expected)
+        torch.testing.assert_close(found[0], expected, **CLOSE)
 
 
 def test_enriched_events_teach_the_light_alone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,20 +92,14 @@ def test_enriched_events_teach_the_light_alone(make: Make, monkeypatch: pytest.M
 
     with_enriched, without = both.step(Batch((events,))), alone.step(Batch(tuple(natural)))
 
-    close(
-        {name: with_enriched[name] for name in ("vmf_loss", "angle_deg")},
-        {name: without[name] for name in ("vmf_loss", "angle_deg")},
+    for name in ("vmf_loss", "angle_deg"):
+        torch.testing.assert_close(with_enriched[name], without[name], **CLOSE)
+    trust, light = (
+        [weights(task.averaged.latest.get_submodule(branch)) for task in (both, alone)] for branch in ("trust", "light")
     )
-    for one, other in zip(
-        weights(both.averaged.latest.get_submodule("trust")),
-        weights(alone.averaged.latest.get_submodule("trust")),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(*trust, rtol=1e-3, atol=1e-5)
     assert float(with_enriched["auxiliary_loss"]) != pytest.approx(float(without["auxiliary_loss"]), abs=1e-6)
-    assert not same(
-        weights(both.averaged.latest.get_submodule("light")), weights(alone.averaged.latest.get_submodule("light"))
-    )
+    assert not same(*light)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +121,6 @@ def test_events_that_tell_little_do_no_harm(make: Make, events: dict[str, Any], 
     assert all(value.isfinite().all() for value in weights(task.averaged.latest))
 
 
-def test_a_batch_without_events_changes_nothing(make: Make) -> None:
-    task = make()
-    task.step(direction_batch())
-    before = weights(task.averaged.latest)
-    assert finite(task.step(Batch(())))
-    assert same(before, weights(task.averaged.latest))
-    assert task.steps == 2
-
-
 @pytest.mark.parametrize("share", [(6, 6), (12, 0)])
 def test_ranks_make_the_step_of_one(make: Make, share: tuple[int, int]) -> None:
     events = half_enriched()
@@ -157,8 +139,7 @@ def test_ranks_make_the_step_of_one(make: Make, share: tuple[int, int]) -> None:
     (first, of_first), (second, of_second) = together(2, train)
     assert first == second
     assert same(of_first, of_second)
-    for found, wanted in zip(first, expected, strict=True):
-        close(found, wanted)
+    torch.testing.assert_close(first, expected, **CLOSE)
 
 
 def test_a_resumed_run_has_the_same_bits(make: Make) -> None:
@@ -181,9 +162,7 @@ def test_weights_of_another_detector_are_refused(make: Make, tmp_path: Path) -> 
         write_geometry(tmp_path / "other.csv", detector)
         other = make(geometry=str(tmp_path / "other.csv"))
         for load in (other.load_weights, other.load_state_dict):
-            with pytest.raises(
-                RuntimeError, match=r"use the geometry that it was trained with \(trainer.sets.geometry"
-            ):
+            with pytest.raises(RuntimeError, match=r"geometry that it was trained with \(trainer.sets.geometry"):
                 load(saved(make()))
 
 
@@ -284,17 +263,12 @@ def test_a_checkpoint_fits_only_the_setting_of_the_energy_that_it_was_written_wi
 @pytest.mark.parametrize(
     ("model", "num_events", "learning_rate"), [("sets", 16, 1e-2), ("transformer", 16, 3e-3), ("flat", 64, 3e-3)]
 )
-def test_a_few_events_are_learned_by_heart(tmp_path: Path, model: str, num_events: int, learning_rate: float) -> None:
+def test_a_few_events_are_learned_by_heart(make: Make, model: str, num_events: int, learning_rate: float) -> None:
     """The sets without the track fit, which is left at random directions."""
-    write_geometry(tmp_path / GEOMETRY_FILE, GEOMETRY)
-    settings = {"geometry": str(tmp_path / GEOMETRY_FILE), "symmetry": "none", "warmup_steps": 5}
-    config = CONFIGS[model].model_validate(settings | {"learning_rate": learning_rate})
-    task = DirectionTask(model, config, StepContext(CPU, seed=1))
+    task = make(model=model, symmetry="none", warmup_steps=5, learning_rate=learning_rate)
     microbatch = direction_microbatch(num_events, 3)
-    random = torch.nn.functional.normalize(
-        torch.randn(num_events, 3, generator=torch.Generator().manual_seed(1)), dim=1
-    )
-    microbatch.event_columns["classical_fits"][:, 8:11] = random
+    random_E3 = torch.randn(num_events, 3, generator=torch.Generator().manual_seed(1))
+    microbatch.event_columns["classical_fits"][:, 8:11] = torch.nn.functional.normalize(random_E3, dim=1)
     errors = [float(task.step(Batch((microbatch,)))["angle_deg"]) for _ in range(60)]
     assert errors[0] > 60
     assert errors[-1] < 10
@@ -303,33 +277,20 @@ def test_a_few_events_are_learned_by_heart(tmp_path: Path, model: str, num_event
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> DirectionTask:
     """A small task after three steps."""
-    path = tmp_path_factory.mktemp("detector") / "geometry.csv"
-    write_geometry(path, GEOMETRY)
-    task = DirectionTask("sets", SetsConfig(geometry=str(path)), StepContext(CPU, 1))
-    path.unlink()
+    folder = tmp_path_factory.mktemp("detector")
+    write_geometry(folder / GEOMETRY_FILE, GEOMETRY)
+    task = task_of(folder)
+    (folder / GEOMETRY_FILE).unlink()
     for seed in range(3):
         task.step(direction_batch(16, seed))
     return task
 
 
-def test_each_event_alone_has_the_prediction_of_all_together(task: DirectionTask) -> None:
-    microbatch = direction_microbatch(counts=[6, 0, 1, 30, 12])
-    together = task.predictor().predict(microbatch).p_E3
-    alone = [task.predictor().predict(microbatch.part(event, event + 1)).p_E3 for event in range(5)]
-    torch.testing.assert_close(torch.cat(alone), together, rtol=1e-4, atol=1e-4)
-    assert together.isfinite().all()
-
-
 def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> None:
     stored, bare = direction_microbatch(8), direction_microbatch(8)
-    columns = bare.particle_columns
-    fits_EF = classical_fits(
-        columns["sensor"][:, 0].numpy(),
-        *columns["pulses"].numpy().T,
-        columns["auxiliary"][:, 0].numpy(),
-        bare.host_offsets_E1.astype(np.int64),
-        GEOMETRY,
-    )
+    columns = {name: column.numpy().T for name, column in bare.particle_columns.items()}
+    pulses = (*columns["sensor"], *columns["pulses"], *columns["auxiliary"])
+    fits_EF = classical_fits(*pulses, bare.host_offsets_E1, GEOMETRY)
     stored.event_columns["classical_fits"][:5] = torch.from_numpy(fits_EF[:5])
     bare.event_columns["classical_fits"][:5] = 0
 
@@ -355,7 +316,7 @@ def test_a_checkpoint_predicts_as_its_task_did_without_geometry_and_one_of_anoth
         load_predictor(path, CPU)
 
 
-def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None:
+def test_the_panel_has_the_errors_of_natural_events_and_without_any_there_is_none(task: DirectionTask) -> None:
     enriched = [number % 3 == 0 for number in range(30)]
     whole = direction_microbatch(30, 5, enriched=enriched)
     block = Batch((whole.part(0, 11), whole.part(11, 11), whole.part(11, 30)))
@@ -366,10 +327,8 @@ def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None
 
     assert evaluation is not None
     natural = ~np.array(enriched)
-    p_E3 = task.predictor().predict(whole).p_E3.double().numpy()[natural]
-    true_E3 = whole.event_columns["source_direction"].double().numpy()[natural]
-    kappa = np.linalg.norm(p_E3, axis=1)
-    cosine = ((p_E3 / kappa[:, None]) * true_E3).sum(1)
+    unit_E3, kappa = unit_and_norm(task.predictor().predict(whole).p_E3.double().numpy()[natural])
+    cosine = (unit_E3 * whole.event_columns["source_direction"].double().numpy()[natural]).sum(1)
     angles = np.degrees(np.arccos(cosine))
     tracks = np.arange(30)[natural] % 2 == 1
     expected = {
@@ -381,8 +340,7 @@ def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None
         "panel/score": angles.mean(),
         "panel/kappa_pull_mean": (2 * kappa * (1 - cosine)).mean(),
     }
-    for name, value in expected.items():
-        assert evaluation.scalars[name] == pytest.approx(value, rel=1e-3), name
+    assert {name: evaluation.scalars[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert np.isfinite(evaluation.scalars["train/held_out_vmf_loss"])
     assert {name: one.counts.sum() for name, one in evaluation.histograms.items()} == {
         "hist/log10_angle_deg": 20,
@@ -390,9 +348,5 @@ def test_the_panel_has_the_errors_of_natural_events(task: DirectionTask) -> None
     }
     assert panel.settings() == {"lr_network": task.learning_rates()["network"]}
     assert all(torch.equal(value, state[name]) for name, value in task.averaged.latest.state_dict().items())
-
-
-def test_without_natural_events_there_is_no_panel(task: DirectionTask) -> None:
-    panel = DirectionPanel(task)
-    assert panel.evaluate(Batch(())) is None
-    assert panel.evaluate(Batch((direction_microbatch(3, enriched=[True] * 3),))) is None
+    for nothing in ((), (direction_microbatch(3, enriched=[True] * 3),)):
+        assert panel.evaluate(Batch(nothing)) is None
