@@ -103,8 +103,7 @@ def _along(start_3: np.ndarray, source_3: np.ndarray, count: int, random: np.ran
     """Sensors near points of the track."""
     points_P3 = start_3 - source_3 * random.uniform(-200, 200, (count, 1)) + random.normal(0, 30, (count, 3))
     apart_PS = np.linalg.norm(points_P3[:, None] - GEOMETRY.position_S3[None], axis=2)
-    nearest: np.ndarray = apart_PS.argmin(1)
-    return nearest
+    return np.asarray(apart_PS.argmin(1))
 
 
 def _fits(source_E3: np.ndarray, start_E3: np.ndarray, random: np.random.Generator) -> np.ndarray:

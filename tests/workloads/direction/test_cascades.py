@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,10 +36,10 @@ def posteriors(simulated: SimulatedEvents) -> np.ndarray:
     return fitted(simulated)[:, CASCADE]
 
 
-def fitted(events: SimulatedEvents, shift_m: float = 0.0, geometry: Geometry = GEOMETRY) -> np.ndarray:
+def fitted(events: SimulatedEvents, shift_m: float = 0.0) -> np.ndarray:
     offsets_E1 = np.concatenate([[0], np.cumsum(events.counts_E)])
     columns = (events.sensor_P, events.time_ns_P, events.charge_pe_P, events.auxiliary_P)
-    return classical_fits(*columns, offsets_E1, replace(geometry, position_S3=geometry.position_S3 + shift_m))
+    return classical_fits(*columns, offsets_E1, Geometry(GEOMETRY.position_S3 + np.float32(shift_m)))
 
 
 def test_directions_are_equally_dense_all_over_the_sphere() -> None:

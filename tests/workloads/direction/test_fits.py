@@ -335,8 +335,7 @@ def test_weights_make_the_line_robust_against_a_pulse_far_away() -> None:
     time_P = torch.linspace(-500, 500, 21)
     position_P3 = 0.3 * time_P.unsqueeze(1) * torch.tensor([1.0, 0.0, 0.0])
     position_P3[20] = torch.tensor([150.0, 900.0, 0.0])
-    plain, robust = (
-        line_fits(position_P3, time_P, segments_of(21), ICE, reweightings=n).travel_E3[0, 0] for n in (0, 2)
-    )
+    segments = segments_of(21)
+    plain, robust = (line_fits(position_P3, time_P, segments, ICE, reweightings=n).travel_E3[0, 0] for n in (0, 2))
     assert torch.rad2deg(torch.acos(plain)) > 20
     assert torch.rad2deg(torch.acos(robust)) < 8

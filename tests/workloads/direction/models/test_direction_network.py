@@ -49,8 +49,7 @@ def test_it_lies_beside_the_inputs_however_they_are_named(folder: Path, form: st
 
 def test_the_setting_wins(folder: Path, tmp_path: Path) -> None:
     write_geometry(tmp_path / "other.csv", Geometry(GEOMETRY.position_S3 + 1))
-    detector = found(str(folder), configured=str(tmp_path / "other.csv"))
-    assert torch.equal(detector.position_S3, POSITION_S3 + 1)
+    assert torch.equal(found(str(folder), configured=str(tmp_path / "other.csv")).position_S3, POSITION_S3 + 1)
 
 
 @pytest.mark.parametrize("inputs", [(), ("pelican://host/data",), ("missing",)])

@@ -269,9 +269,9 @@ def test_a_few_events_are_learned_by_heart(make: Make, model: str, num_events: i
     microbatch = direction_microbatch(num_events, 3)
     random_E3 = torch.randn(num_events, 3, generator=torch.Generator().manual_seed(1))
     microbatch.event_columns["classical_fits"][:, 8:11] = torch.nn.functional.normalize(random_E3, dim=1)
-    errors = [float(task.step(Batch((microbatch,)))["angle_deg"]) for _ in range(60)]
-    assert errors[0] > 60
-    assert errors[-1] < 10
+    errors = (float(task.step(Batch((microbatch,)))["angle_deg"]) for _ in range(60))
+    assert next(errors) > 60
+    assert any(error < 10 for error in errors)  # no more steps than it takes
 
 
 @pytest.fixture(scope="module")
@@ -287,12 +287,12 @@ def task(tmp_path_factory: pytest.TempPathFactory, small_network: None) -> Direc
 
 
 def test_classical_fits_that_events_lack_are_computed(task: DirectionTask) -> None:
-    stored, bare = direction_microbatch(8), direction_microbatch(8)
+    stored, bare = direction_microbatch(4), direction_microbatch(4)
     columns = {name: column.numpy().T for name, column in bare.particle_columns.items()}
     pulses = (*columns["sensor"], *columns["pulses"], *columns["auxiliary"])
     fits_EF = classical_fits(*pulses, bare.host_offsets_E1, GEOMETRY)
-    stored.event_columns["classical_fits"][:5] = torch.from_numpy(fits_EF[:5])
-    bare.event_columns["classical_fits"][:5] = 0
+    stored.event_columns["classical_fits"][:2] = torch.from_numpy(fits_EF[:2])
+    bare.event_columns["classical_fits"][:2] = 0
 
     predictor = task.predictor()
 
