@@ -30,7 +30,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 """Settings that make a step use other operators, besides the defaults and the files of configs/."""
 HARMLESS = {
-    ("scatter", "workloads/direction/models/network.py"): "inverse of a permutation",
+    ("scatter", "workloads/direction/light.py"): "inverse of a permutation",
     ("index_copy", "workloads/direction/models/network.py"): "a row for each sensor, once",
     ("index_put", "workloads/direction/models/transformer.py"): "a place for each sensor, once",
     ("index_copy", "workloads/direction/models/flat.py"): "a row for each sensor, once",

@@ -131,5 +131,5 @@ def test_events_of_other_arrays_are_simulated_fitted_and_seen_with_features_of_a
         assert len(seen) >= {"sets": 4, "transformer": 5, "flat": 1}[model]
         for features in seen:
             assert features.isfinite().all()
-            assert (features.abs() > 10).float().mean() < 0.01
+            assert (features.abs() > 10).float().mean() < 0.02
             assert 0.1 < features.square().mean().sqrt() < 4
