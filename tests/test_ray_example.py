@@ -178,7 +178,7 @@ class Run:
     def _started_after_rays_own_abort(self) -> bool:
         """True, once, if a check in Ray ended the driver ("a bug in Ray"): the same command goes on then.
 
-        Whatever its exit code is: that of the check, 1 or SIGABRT, depends on Ray's version and on who notices.
+        Whatever its exit code is: mostly that of SIGABRT, but not always.
         """
         if self._is_rays or "a bug in Ray" not in self._output.read_text():
             return False
