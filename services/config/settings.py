@@ -220,7 +220,7 @@ class ValidationConfig(ConfigBranch):
     events: int = Field(8192, ge=0)
     """Events of the block. 0: no block, no panel."""
     every: int = Field(500, ge=1)
-    """Steps between two evaluations. One with 8192 events takes about a second on a CPU."""
+    """Steps between two evaluations; the last step has one, too. One with 8192 events takes about a second on a CPU."""
     input: Inputs = ()
     """Local files, directories or globs from which the block is drawn: not among the run's inputs, unless
     `stream.held_out` chooses the events. Empty: held-out events of the run's inputs, or, if none are held out, the

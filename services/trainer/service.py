@@ -201,11 +201,12 @@ def train(
                             telemetry.health(state, guard.health, guard.reason)
                         else:
                             telemetry.status("training", state, feed.waits)
-                        telemetry.evaluate(state, fed.batch, fed.ids)
+                        telemetry.stepped(state, fed.batch, fed.ids, is_last=is_enough())
                         commit(stepped=True)
                         step_done(state.step, fed.batch)
                 if feed.ended:
                     state.position = feed.position  # units without events may stand behind the last batch
+                    telemetry.evaluate(state)
                 commit(ending=True)
                 break
             except Unhealthy as unhealthy:

@@ -97,6 +97,7 @@ class Telemetry:
         self._newest = self.base
         self._metrics: dict[str, float] = {}
         self._score: float | None = None
+        self._has_new_weights = False
         self._events, self._particles, self._steps, self._copied = Rate(), Rate(), Rate(), Rate()
         self._waits = Shares()
         self._last_hour = LastHour()
@@ -129,16 +130,24 @@ class Telemetry:
         for sink in self.sinks:
             sink.scalars(scalars, step)
 
-    def evaluate(self, state: TrainState, batch: Batch, ids: Sequence[Mapping[str, Array]] = ()) -> None:
-        """Fill the validation block, and evaluate the model with it at intervals; called after each step.
+    def stepped(
+        self, state: TrainState, batch: Batch, ids: Sequence[Mapping[str, Array]] = (), *, is_last: bool = False
+    ) -> None:
+        """Fill the validation block, and evaluate the model with it at intervals and at the last step.
 
         ``ids``: of the events of each microbatch (FedBatch).
         """
-        if self.block is None or self.evaluator is None:
+        if self.block is not None:
+            self.block.add(batch, ids, state.position.epoch)
+        self._has_new_weights = True
+        if is_last or state.step % self.evaluate_every == 0:
+            self.evaluate(state)
+
+    def evaluate(self, state: TrainState) -> None:
+        """Evaluate the model with the validation block if that is full, unless no step was done since the last time."""
+        if self.evaluator is None or self.block is None or self.block.batch is None or not self._has_new_weights:
             return
-        self.block.add(batch, ids, state.position.epoch)
-        if state.step % self.evaluate_every or self.block.batch is None:
-            return
+        self._has_new_weights = False
         started_s = time.monotonic()
         found = self.evaluator.evaluate(self.block.batch)
         if found is None:
@@ -168,7 +177,7 @@ class Telemetry:
             sink.go_back(step)
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
         self._metrics = {}
-        self._score = None
+        self._score, self._has_new_weights = None, False
 
     def warn(self, lines: Sequence[str]) -> None:
         """Log warnings and add them to the status file, each once."""

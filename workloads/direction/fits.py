@@ -4,9 +4,10 @@ The plain line fit is IceCube's LineFit (AMANDA, astro-ph/0407044, 3.1.1): least
 repeats it with the weights of Huber's loss (Aartsen et al., arXiv:1308.5501), so that scattered light and noise far
 from the line pull as much as light at 60 m, no more.
 
-The likelihood of a track has many maxima. So its fit starts from the line fit and from START_TILT_RAD away from it on
-four sides, with a wide jitter of the times, which smooths the likelihood; the best two go on with less jitter, and the
-better one is the result. Nothing is random: an event's fits depend on its pulses alone.
+The likelihood of a track has many maxima. So its fit starts from the line fit, from START_TILT_RAD away from it on four
+sides, and from directions all over the sphere, with a wide jitter of the times, which smooths the likelihood; the best
+go on with less jitter, and the best of them is the result. Nothing is random: an event's fits depend on its pulses
+alone.
 
 Events that tell little have finite values too. Without pulses: the direction straight up, all else 0. With pulses at
 one place or one time the line stands still (speed 0) and points straight up, where the track's fit starts. Without a
@@ -46,7 +47,7 @@ from torch import Tensor
 from common.errors import BadInputError
 from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, spread
-from workloads.direction.cascades import cascade_posteriors
+from workloads.direction.cascades import cascade_posteriors, sphere
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import LIGHT_SPEED_M_NS, Geometry, Medium
 from workloads.direction.light import (
@@ -278,7 +279,9 @@ def _least_squares(position_P3: Tensor, time_P: Tensor, weight_P1: Tensor, segme
 # ---- All fits together.
 
 START_TILT_RAD = math.radians(30)
-TRACKS_KEPT = 2
+START_DIRECTIONS = 24
+"""Directions all over the sphere that the fit of a track starts from, too. Twice as many change nothing."""
+TRACKS_KEPT = 4
 """Tracks of an event that go on from the start to the end."""
 
 START_JITTER_NS, START_STEPS = 60.0, 15
@@ -362,7 +365,8 @@ def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
     """Direction of the source, point, time, ln likelihood a pulse. -> (B, 8)."""
     tilt, sides = math.tan(START_TILT_RAD), across(lines.travel_E3)
     tilted = [F.normalize(lines.travel_E3 + sign * tilt * side, dim=1) for side in sides for sign in (1, -1)]
-    starts_S = [lines.travel_E3, *tilted]
+    everywhere = [travel_3.expand_as(lines.travel_E3) for travel_3 in sphere(START_DIRECTIONS)]
+    starts_S = [lines.travel_E3, *tilted, *everywhere]
     copies = pulses.repeated(len(starts_S))
     state = track_state(torch.cat(starts_S), lines.point_E3.repeat(len(starts_S), 1), copies)
     state, value = _better(track_scores, moved_track, state, copies, START_JITTER_NS, START_STEPS)

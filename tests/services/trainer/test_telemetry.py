@@ -165,8 +165,8 @@ BATCH = toy_batch(2)
 IDS = ids_of(BATCH)
 
 
-def evaluate(telemetry: Telemetry, state: TrainState, batch: Batch) -> None:
-    telemetry.evaluate(state, batch, ids_of(batch))
+def stepped(telemetry: Telemetry, state: TrainState, batch: Batch, *, is_last: bool = False) -> None:
+    telemetry.stepped(state, batch, ids_of(batch), is_last=is_last)
 
 
 def test_metrics_come_to_the_host_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_step_at_which_nothing_is_due_writes_and_transfers_nothing(
     block = block_of(tmp_path, 2)
     looks = Looks()
     telemetry = Telemetry(tmp_path, BASE, sinks=[notes], evaluator=looks, block=block, evaluate_every=1000)
-    evaluate(telemetry, at_step(1), BATCH)
+    stepped(telemetry, at_step(1), BATCH)
     telemetry.status("training", at_step(1), waits(0.0, 0.0), force=True)
     assert block.batch is not None
 
@@ -246,7 +246,7 @@ def test_a_step_at_which_nothing_is_due_writes_and_transfers_nothing(
     for step in range(2, 1000):
         state.step = step
         telemetry.status("training", state, BatchWaits())
-        telemetry.evaluate(state, BATCH, IDS)
+        telemetry.stepped(state, BATCH, IDS)
     assert not notes.told
     assert not looks.blocks
 
@@ -256,15 +256,29 @@ def test_the_model_is_looked_at_every_so_many_steps_once_the_block_is_full(tmp_p
     block = block_of(tmp_path, 8)
     telemetry = Telemetry(tmp_path, BASE, sinks=[notes], evaluator=looks, block=block, evaluate_every=2)
     for step in range(1, 9):
-        evaluate(telemetry, at_step(step), BATCH)
+        stepped(telemetry, at_step(step), BATCH)
     assert [step for step, _ in notes.told] == [4, 6, 8]
     assert all(told["panel/score"] == 2.0 and told["trainer/panel_s"] >= 0.0 for _, told in notes.told)
     assert notes.pictures == ["panel/picture"] * 3
     assert all(looked is block.batch for looked in looks.blocks)
     assert (telemetry.newest_score(), telemetry.newest_score()) == (2.0, None)
     looks.has_something = False
-    evaluate(telemetry, at_step(10), BATCH)
+    stepped(telemetry, at_step(10), BATCH)
     assert len(notes.told) == 3
+
+
+def test_the_weights_at_the_end_are_looked_at_once(tmp_path: Path) -> None:
+    looks = Looks()
+    telemetry = Telemetry(tmp_path, BASE, evaluator=looks, block=block_of(tmp_path, 2), evaluate_every=2)
+    telemetry.evaluate(at_step(0))  # a run that had ended before
+    for step, seen in ((1, 0), (2, 1), (3, 2)):
+        stepped(telemetry, at_step(step), BATCH, is_last=step == 3)
+        assert len(looks.blocks) == seen
+    telemetry.evaluate(at_step(3))
+    assert (len(looks.blocks), telemetry.newest_score()) == (2, 2.0)
+    stepped(telemetry, at_step(5), BATCH)
+    telemetry.evaluate(at_step(5))  # the plan ended, which no step could know
+    assert len(looks.blocks) == 3
 
 
 def test_after_a_roll_back_what_was_told_of_later_steps_is_void(
@@ -336,7 +350,7 @@ def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> No
         metrics = task.step(batch)
         state.step = step
         telemetry.scalars(state, metrics, BatchWaits())
-        evaluate(telemetry, state, batch)
+        stepped(telemetry, state, batch)
     telemetry.close()
 
 
@@ -373,7 +387,7 @@ def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_pat
     metrics = task.step(toy_batch(30))
     state.step = 1
     telemetry.scalars(state, metrics, BatchWaits())
-    evaluate(telemetry, state, toy_batch(30))
+    stepped(telemetry, state, toy_batch(30))
     telemetry.checkpointed(tmp_path / "checkpoints" / "step-1.pt", 1)
     telemetry.rolled_back(0)
     telemetry.close()

@@ -47,6 +47,7 @@ from workloads.direction.light import (
     reference_times,
     used_pulses,
 )
+from workloads.direction.simulator import EventsPlan, file_rows
 
 GEOMETRY = hex_geometry()
 Vector = npt.NDArray[np.float64]
@@ -270,6 +271,16 @@ def test_point_sources_are_recovered_from_their_direct_light_and_are_likelier_th
         assert found["vertex_ln_l"] > found["track_ln_l"] + 0.2
         assert np.linalg.norm(vector(found, "vertex", "_m") - truth_3) < 1.5
         assert found["vertex_ns"] == pytest.approx(0, abs=6)
+
+
+def test_a_track_is_found_where_the_line_points_the_other_way() -> None:
+    plan = EventsPlan(60, 1, seed=117)
+    (rows,) = file_rows(plan, 0)
+    event = rows.events.take(np.flatnonzero(rows.events.truth.is_track_E)[16:17])
+    columns = (event.sensor_P, event.time_ns_P, event.charge_pe_P, event.auxiliary_P)
+    (found,) = named(classical_fits(*columns, np.array([0, len(event.sensor_P)]), plan.geometry))
+    assert angle_deg(vector(found, "line"), -event.truth.travel_E3[0]) > 120
+    assert angle_deg(vector(found, "track"), -event.truth.travel_E3[0]) < 3
 
 
 def test_the_line_points_to_the_source_along_the_track() -> None:
