@@ -143,36 +143,32 @@ SILENT_WORDS = "no sign of life for 1 h from icestream run, process 7 on b; it c
 
 
 @pytest.mark.parametrize(
-    ("occupant", "run", "trainer", "silent_s", "state", "reason"),
+    ("known", "state", "reason"),
     [
-        (HERE, RunStatus(), TRAINING, 0.1, "running", HERE.who),
-        (HERE, RunStatus(), None, 0.1, "starting", HERE.who),
-        (HERE, RunStatus(), TrainerStatus(), 0.1, "starting", HERE.who),
-        (HERE, RunStatus(state="stopping"), TRAINING, 0.1, "stopping", HERE.who),
-        (HERE, RunStatus(), FINISHED, 0.1, "stopping", HERE.who),
-        (HERE, None, TRAINING, 0.1, "running", HERE.who),
-        (GONE, RunStatus(), TRAINING, 0.1, "killed", GONE_WORDS),
-        (GONE, RunStatus(state="finished"), TRAINING, 0.1, "killed", GONE_WORDS),  # an end of a former session
-        (None, RunStatus(state="running"), TRAINING, 9.0, "killed", None),
-        (ELSEWHERE, RunStatus(), TRAINING, 5.0, "running", ELSEWHERE.who),
-        (ELSEWHERE, RunStatus(), TRAINING, 3600.0, "unknown", SILENT_WORDS),
-        (ELSEWHERE, RunStatus(), TRAINING, None, "unknown", None),
-        (None, RunStatus(state="interrupted", error="why"), TRAINING, 9.0, "interrupted", "why"),
-        (None, RunStatus(state="failed", error="why"), TRAINING, 9.0, "failed", "why"),
-        (None, None, FINISHED, 9.0, "finished", ""),  # services that were started one by one
-        (None, None, TrainerStatus(state="stopped"), 9.0, "interrupted", ""),
-        (None, None, TRAINING, 9.0, "unknown", None),
-        (None, None, None, None, "new", None),
+        ((HERE, RunStatus(), TRAINING, 0.1), "running", HERE.who),
+        ((HERE, RunStatus(), None, 0.1), "starting", HERE.who),
+        ((HERE, RunStatus(), TrainerStatus(), 0.1), "starting", HERE.who),
+        ((HERE, RunStatus(state="stopping"), TRAINING, 0.1), "stopping", HERE.who),
+        ((HERE, RunStatus(), FINISHED, 0.1), "stopping", HERE.who),
+        ((HERE, None, TRAINING, 0.1), "running", HERE.who),
+        ((GONE, RunStatus(), TRAINING, 0.1), "killed", GONE_WORDS),
+        ((GONE, RunStatus(state="finished"), TRAINING, 0.1), "killed", GONE_WORDS),  # an end of a former session
+        ((None, RunStatus(state="running"), TRAINING, 9.0), "killed", None),
+        ((ELSEWHERE, RunStatus(), TRAINING, 5.0), "running", ELSEWHERE.who),
+        ((ELSEWHERE, RunStatus(), TRAINING, 3600.0), "unknown", SILENT_WORDS),
+        ((ELSEWHERE, RunStatus(), TRAINING, None), "unknown", None),
+        ((None, RunStatus(state="interrupted", error="why"), TRAINING, 9.0), "interrupted", "why"),
+        ((None, RunStatus(state="failed", error="why"), TRAINING, 9.0), "failed", "why"),
+        ((None, None, FINISHED, 9.0), "finished", ""),  # services that were started one by one
+        ((None, None, TrainerStatus(state="stopped"), 9.0), "interrupted", ""),
+        ((None, None, TRAINING, 9.0), "unknown", None),
+        ((None, None, None, None), "new", None),
     ],
 )
 def test_the_state_follows_from_the_process_and_the_newest_statuses(
-    occupant: Holder | None,
-    run: RunStatus | None,
-    trainer: TrainerStatus | None,
-    silent_s: float | None,
-    state: str,
-    reason: str | None,
+    known: tuple[Holder | None, RunStatus | None, TrainerStatus | None, float | None], state: str, reason: str | None
 ) -> None:
+    occupant, run, trainer, silent_s = known
     found = state_of(occupant, run, trainer, silent_s=silent_s)
     assert found == (state, found[1] if reason is None else reason)
 

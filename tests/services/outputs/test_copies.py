@@ -23,8 +23,6 @@ _numbers = itertools.count()
 RUN = "ab" * 16
 EVENTS = "tensorboard/2026-11-21T10-00-00/events.out.tfevents.1.host"
 STEP = "checkpoints/step-{:09d}.pt".format
-
-
 both = pytest.mark.parametrize("config", ["folder", "federation"], indirect=True)
 """For what a directory and a federation do each in its own way."""
 

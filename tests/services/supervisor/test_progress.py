@@ -173,14 +173,11 @@ def test_the_record_follows_the_processes_and_keeps_the_end(tmp_path: Path) -> N
 
 
 def test_the_log_is_appended_redacted_and_for_its_owner_only(tmp_path: Path) -> None:
-    old_mask = os.umask(0o077)
-    try:
-        for text in ("first", "https://data.example/x?authz=secret"):
-            with progress.supervisor_log(tmp_path) as log:
-                log.info("%s", text)
-            log.info("not while the log is closed")
-    finally:
-        os.umask(old_mask)
+    os.umask(0o077)
+    for text in ("first", "https://data.example/x?authz=secret"):
+        with progress.supervisor_log(tmp_path) as log:
+            log.info("%s", text)
+        log.info("not while the log is closed")
     log_file = tmp_path / "logs" / "supervisor.log"
     assert [line.split(" INFO ")[1] for line in log_file.read_text().splitlines()] == [
         "first",

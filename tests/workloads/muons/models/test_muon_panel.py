@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_events import make_microbatch, split, toy_batch
+from toy_events import make_microbatch, on, split, toy_batch
 from toy_tasks import SMALL, changed, make_wgan, weights
 
 from services.config.root import Config
@@ -150,27 +150,13 @@ def test_settings_are_what_may_change_while_training() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_on_cuda_random_numbers_go_on_as_if_there_were_no_panel(block: Batch) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     task = WganTask(make_wgan().config, StepContext(device, 1))
-
-    def moved(batch: Batch) -> Batch:
-        return Batch(
-            tuple(
-                make_microbatch(
-                    part.event_columns["primary"].to(device),
-                    part.offsets_E1.diff().to(device),
-                    part.particle_columns["muons"].to(device),
-                )
-                for part in batch.microbatches
-            )
-        )
-
-    task.step(moved(toy_batch()))
+    task.step(on(device, toy_batch()))
     torch.manual_seed(2)
     expected = torch.rand(4, device=device), torch.rand(4)
     torch.manual_seed(2)
-    assert MuonPanel(task, seed=3).evaluate(moved(block)) is not None
+    assert MuonPanel(task, seed=3).evaluate(on(device, block)) is not None
     assert torch.equal(torch.rand(4, device=device), expected[0])
     assert torch.equal(torch.rand(4), expected[1])
