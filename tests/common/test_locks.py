@@ -7,17 +7,16 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
+from run_dirs import holding
 
 from common import locks
 from common.atomic_file import replacing
@@ -43,16 +42,8 @@ with locks.RunLock(Path(run_dir), part, part):
 """
 
 
-@contextmanager
-def held_by_another(run_dir: Path, part: locks.RunPart, host: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", HOLDER, str(run_dir), part, host]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        try:
-            yield holder
-        finally:
-            holder.kill()
+def held_by_another(run_dir: Path, part: locks.RunPart, host: str = "") -> AbstractContextManager[Popen[bytes]]:
+    return holding(HOLDER, run_dir, part, host)
 
 
 def lock_file(run_dir: Path, part: locks.RunPart = "run") -> Path:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from run_dirs import TRAINER, made_run, session
+from run_dirs import TRAINER, holding, made_run, session
 
 from common import locks as file_lock
 from common.errors import BadInputError
@@ -398,18 +394,6 @@ with RunLock(Path(run_dir), part, "icestream run"):
 """
 
 
-@contextmanager
-def holding(run_dir: Path, part: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", HOLDER, str(run_dir), part]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def leave_note(run_dir: Path, holder: Holder) -> None:
     (run_dir / "locks").mkdir(exist_ok=True)
     (run_dir / "locks/run").write_text(json.dumps(asdict(holder)))
@@ -419,7 +403,7 @@ def leave_note(run_dir: Path, holder: Holder) -> None:
 @pytest.mark.parametrize("part", ["run", "trainer"])
 def test_the_supervisor_or_a_trainer_started_by_hand_is_asked_and_waited_for(tmp_path: Path, part: str) -> None:
     made_run(tmp_path, session())
-    with holding(tmp_path, part) as process:
+    with holding(HOLDER, tmp_path, part) as process:
         if part == "run":
             write_status(tmp_path, "run", session(state="interrupted", exit_code=130))
         result = CliRunner().invoke(stop, [str(tmp_path)])
