@@ -1,9 +1,13 @@
-"""Run directories with made-up statuses."""
+"""Run directories with made-up statuses, and processes that hold their locks."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,19 @@ def made_run(folder: Path, run: RunStatus | None, trainer: TrainerStatus = TRAIN
         (folder / f"checkpoints/step-{step:09d}.pt").write_text("")
     (folder / "health.jsonl").write_text("{}\n{}\n")
     return folder
+
+
+@contextmanager
+def holding(code: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Python code as a process that holds a lock, since it has printed `held`, and is killed at the end."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def session(**changes: object) -> RunStatus:

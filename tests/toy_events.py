@@ -55,6 +55,11 @@ def toy_batch(num_events: int = 32, seed: int = 0, counts: list[int] | None = No
     return Batch((toy_microbatch(num_events, seed, counts),))
 
 
+def on(device: torch.device, batch: Batch) -> Batch:
+    """The same events there."""
+    return batch.with_microbatches(tuple(part.to(device) for part in batch.microbatches))
+
+
 def split(batch: Batch, sizes: list[int]) -> Batch:
     """The same events in microbatches of ``sizes`` events."""
     (whole,) = batch.microbatches

@@ -69,6 +69,14 @@ def _fit(standardise: Standardise, count_head: MixtureCountHead, preset_name: st
         count_head.requires_grad_(False)
 
 
+def write_run(folder: Path, **settings: object) -> Path:
+    """Run directory of a small WGAN."""
+    config = Config.model_validate({"input": ["data"], "trainer": {"wgan": {"network": {"hidden": 16}}}, **settings})
+    sampler = make_sampler(config.trainer.wgan, count_steps=100)
+    write_checkpoint(folder / "checkpoints" / "step-000000007.pt", config, sampler)
+    return folder
+
+
 def write_checkpoint(path: Path, config: Config, sampler: MuonSampler) -> Path:
     """As a run of this configuration would leave it."""
     networks = {name: module.state_dict() for name, module in modules_of(sampler).items()}

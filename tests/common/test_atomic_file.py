@@ -101,16 +101,13 @@ def test_a_durable_file_is_on_disk_before_it_has_its_name_and_so_is_its_name_at_
 def test_it_is_its_owners_alone_from_its_first_byte_on(path: Path) -> None:
     path.write_text("open to all")
     path.with_suffix(".part").write_text("of one who was killed")
-    umask = os.umask(0o022)
-    try:
-        with replacing(path, durable=False) as part:
-            assert mode_of(part) == 0o600
-            assert part.read_bytes() == b""
-        assert mode_of(path) == 0o600
-        replace_file(path, "", durable=False, mode=AS_UMASK_SAYS)
-        assert mode_of(path) == 0o644
-    finally:
-        os.umask(umask)
+    os.umask(0o022)
+    with replacing(path, durable=False) as part:
+        assert mode_of(part) == 0o600
+        assert part.read_bytes() == b""
+    assert mode_of(path) == 0o600
+    replace_file(path, "", durable=False, mode=AS_UMASK_SAYS)
+    assert mode_of(path) == 0o644
 
 
 def test_no_link_that_takes_the_parts_name_while_it_is_written_is_followed(path: Path) -> None:

@@ -14,8 +14,6 @@ from common.native import NativeSources
 pytestmark = pytest.mark.process  # a compiler
 
 PATH = os.environ.get("PATH", "")
-
-
 BUILDS_TEXT = 'shift $(($# - 1)); echo built > "$1"'
 
 
@@ -109,15 +107,12 @@ def test_what_only_looks_like_a_library_is_built_anew(tmp_path: Path, sources: N
 def test_others_can_not_exchange_the_folder_whatever_the_umask(tmp_path: Path, sources: NativeSources) -> None:
     folder = tmp_path / "icestream"
     environment = {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path), "CXX": fake_compiler(tmp_path, BUILDS_TEXT)}
-    before = os.umask(0)
-    try:
-        for _ in range(2):
-            with pytest.raises(OSError, match="small"):
-                native.built(sources, environment)
-            assert [one.stat().st_mode & 0o022 for one in (folder, *folder.rglob("*"))] == [0, 0, 0]
-            folder.chmod(0o777)  # as versions before left it
-    finally:
-        os.umask(before)
+    os.umask(0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="small"):
+            native.built(sources, environment)
+        assert [one.stat().st_mode & 0o022 for one in (folder, *folder.rglob("*"))] == [0, 0, 0]
+        folder.chmod(0o777)  # as versions before left it
 
 
 def test_a_library_is_built_once_and_again_for_other_flags_or_another_compiler(

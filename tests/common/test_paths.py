@@ -121,11 +121,8 @@ def test_where_root_has_no_number_its_folders_are_those_of_nobody(above: Path, m
 
 
 def test_new_folders_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        make_for_owner(tmp_path / "a" / "b")
-    finally:
-        os.umask(before)
+    os.umask(0)
+    make_for_owner(tmp_path / "a" / "b")
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
 
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from proc import wait_for
 
 from common import process as rarely
 from common.process import PARENT_VARIABLE, CopyEnded, Rarely, Say, apart, is_suspended, tell_thread_errors
@@ -64,21 +65,14 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def comes_true(condition: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return condition()
-
-
 @pytest.mark.process
 def test_a_stopped_process_is_suspended_and_a_sleeping_one_is_not(start: Start) -> None:
     process = start("import time; print('here', flush=True); time.sleep(600)")
     assert not is_suspended(process.pid)
     process.send_signal(signal.SIGSTOP)
-    assert comes_true(lambda: is_suspended(process.pid))
+    wait_for(lambda: is_suspended(process.pid), "its stop")
     process.send_signal(signal.SIGCONT)
-    assert comes_true(lambda: not is_suspended(process.pid))
+    wait_for(lambda: not is_suspended(process.pid), "its going on")
 
 
 @pytest.mark.process

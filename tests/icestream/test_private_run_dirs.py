@@ -20,11 +20,8 @@ from services.supervisor.child import service_command
 
 def refused(verb: str, run_dir: Path, *words: str) -> str:
     """Error of the command."""
-    before = os.umask(0o022)
-    try:
-        result = CliRunner().invoke(cli, [verb, "--run-dir", str(run_dir), *words])
-    finally:
-        os.umask(before)
+    os.umask(0o022)
+    result = CliRunner().invoke(cli, [verb, "--run-dir", str(run_dir), *words])
     assert isinstance(result.exception, BadInputError), result.output
     return str(result.exception)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,9 @@ WAIT = "import signal; signal.pause()"
 
 
 @pytest.fixture(autouse=True)
-def _open_umask() -> Iterator[None]:
+def _open_umask() -> None:
     """As where each user has a group of his own. A run sets its own."""
-    umask = os.umask(0o002)
-    yield
-    os.umask(umask)
+    os.umask(0o002)
 
 
 @pytest.fixture(autouse=True)

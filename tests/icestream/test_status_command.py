@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from run_dirs import TRAINER, made_run, session
+from run_dirs import TRAINER, holding, made_run, session
 
 from common import locks as file_lock
 from common.errors import BadInputError
@@ -143,36 +139,32 @@ SILENT_WORDS = "no sign of life for 1 h from icestream run, process 7 on b; it c
 
 
 @pytest.mark.parametrize(
-    ("occupant", "run", "trainer", "silent_s", "state", "reason"),
+    ("known", "state", "reason"),
     [
-        (HERE, RunStatus(), TRAINING, 0.1, "running", HERE.who),
-        (HERE, RunStatus(), None, 0.1, "starting", HERE.who),
-        (HERE, RunStatus(), TrainerStatus(), 0.1, "starting", HERE.who),
-        (HERE, RunStatus(state="stopping"), TRAINING, 0.1, "stopping", HERE.who),
-        (HERE, RunStatus(), FINISHED, 0.1, "stopping", HERE.who),
-        (HERE, None, TRAINING, 0.1, "running", HERE.who),
-        (GONE, RunStatus(), TRAINING, 0.1, "killed", GONE_WORDS),
-        (GONE, RunStatus(state="finished"), TRAINING, 0.1, "killed", GONE_WORDS),  # an end of a former session
-        (None, RunStatus(state="running"), TRAINING, 9.0, "killed", None),
-        (ELSEWHERE, RunStatus(), TRAINING, 5.0, "running", ELSEWHERE.who),
-        (ELSEWHERE, RunStatus(), TRAINING, 3600.0, "unknown", SILENT_WORDS),
-        (ELSEWHERE, RunStatus(), TRAINING, None, "unknown", None),
-        (None, RunStatus(state="interrupted", error="why"), TRAINING, 9.0, "interrupted", "why"),
-        (None, RunStatus(state="failed", error="why"), TRAINING, 9.0, "failed", "why"),
-        (None, None, FINISHED, 9.0, "finished", ""),  # services that were started one by one
-        (None, None, TrainerStatus(state="stopped"), 9.0, "interrupted", ""),
-        (None, None, TRAINING, 9.0, "unknown", None),
-        (None, None, None, None, "new", None),
+        ((HERE, RunStatus(), TRAINING, 0.1), "running", HERE.who),
+        ((HERE, RunStatus(), None, 0.1), "starting", HERE.who),
+        ((HERE, RunStatus(), TrainerStatus(), 0.1), "starting", HERE.who),
+        ((HERE, RunStatus(state="stopping"), TRAINING, 0.1), "stopping", HERE.who),
+        ((HERE, RunStatus(), FINISHED, 0.1), "stopping", HERE.who),
+        ((HERE, None, TRAINING, 0.1), "running", HERE.who),
+        ((GONE, RunStatus(), TRAINING, 0.1), "killed", GONE_WORDS),
+        ((GONE, RunStatus(state="finished"), TRAINING, 0.1), "killed", GONE_WORDS),  # an end of a former session
+        ((None, RunStatus(state="running"), TRAINING, 9.0), "killed", None),
+        ((ELSEWHERE, RunStatus(), TRAINING, 5.0), "running", ELSEWHERE.who),
+        ((ELSEWHERE, RunStatus(), TRAINING, 3600.0), "unknown", SILENT_WORDS),
+        ((ELSEWHERE, RunStatus(), TRAINING, None), "unknown", None),
+        ((None, RunStatus(state="interrupted", error="why"), TRAINING, 9.0), "interrupted", "why"),
+        ((None, RunStatus(state="failed", error="why"), TRAINING, 9.0), "failed", "why"),
+        ((None, None, FINISHED, 9.0), "finished", ""),  # services that were started one by one
+        ((None, None, TrainerStatus(state="stopped"), 9.0), "interrupted", ""),
+        ((None, None, TRAINING, 9.0), "unknown", None),
+        ((None, None, None, None), "new", None),
     ],
 )
 def test_the_state_follows_from_the_process_and_the_newest_statuses(
-    occupant: Holder | None,
-    run: RunStatus | None,
-    trainer: TrainerStatus | None,
-    silent_s: float | None,
-    state: str,
-    reason: str | None,
+    known: tuple[Holder | None, RunStatus | None, TrainerStatus | None, float | None], state: str, reason: str | None
 ) -> None:
+    occupant, run, trainer, silent_s = known
     found = state_of(occupant, run, trainer, silent_s=silent_s)
     assert found == (state, found[1] if reason is None else reason)
 
@@ -402,18 +394,6 @@ with RunLock(Path(run_dir), part, "icestream run"):
 """
 
 
-@contextmanager
-def holding(run_dir: Path, part: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", HOLDER, str(run_dir), part]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def leave_note(run_dir: Path, holder: Holder) -> None:
     (run_dir / "locks").mkdir(exist_ok=True)
     (run_dir / "locks/run").write_text(json.dumps(asdict(holder)))
@@ -423,7 +403,7 @@ def leave_note(run_dir: Path, holder: Holder) -> None:
 @pytest.mark.parametrize("part", ["run", "trainer"])
 def test_the_supervisor_or_a_trainer_started_by_hand_is_asked_and_waited_for(tmp_path: Path, part: str) -> None:
     made_run(tmp_path, session())
-    with holding(tmp_path, part) as process:
+    with holding(HOLDER, tmp_path, part) as process:
         if part == "run":
             write_status(tmp_path, "run", session(state="interrupted", exit_code=130))
         result = CliRunner().invoke(stop, [str(tmp_path)])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from muon_files import make_events, write_events
-from trained import make_sampler, write_checkpoint
+from trained import write_run
 
 import icestream
 from common.options import given_inputs
@@ -31,19 +31,13 @@ from workloads.direction.models.config import SetsConfig
 from workloads.direction.models.task import DirectionTask
 from workloads.muons import evaluation as muon_evaluation
 from workloads.muons.evaluation import EvaluationRequest
-from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 
 FIELDS = ("energy_gev", "zenith_rad", "mass_a", "depth_m")
 
 
 @pytest.fixture(scope="session")
 def muon_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    wgan = WganConfig(network=MuonNetworkConfig(hidden=16))
-    config = Config(input=("data",))
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"wgan": wgan})})
-    folder = tmp_path_factory.mktemp("muon-run")
-    write_checkpoint(folder / "checkpoints" / "step-000000007.pt", config, make_sampler(wgan, count_steps=100))
-    return folder
+    return write_run(tmp_path_factory.mktemp("muon-run"))
 
 
 @pytest.fixture(scope="session")

@@ -37,23 +37,12 @@ PADDING = "." * 16_384
 """Argument that makes room for the forks' command lines."""
 
 PRELOADED = (
-    "numpy.ma",
-    "numpy.random",
-    "rich.console",
-    "services.config.root",
-    "services.decoder.service",
-    "services.fetcher.service",
-    "icestream.commands.run_session",
-    "icestream.commands.node_session",
-    "services.supervisor.child",
-    "services.supervisor.progress",
-    "services.supervisor.supervisor",
-    "services.outputs",
-    "common.summary",
-    "services.trainer.service",
-    "workloads.muons.models.wgan",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch.utils.tensorboard",
+    *("numpy.ma", "numpy.random", "rich.console"),
+    *("services.config.root", "services.decoder.service", "services.fetcher.service"),
+    *("icestream.commands.run_session", "icestream.commands.node_session"),
+    *("services.supervisor.child", "services.supervisor.progress", "services.supervisor.supervisor"),
+    *("services.outputs", "common.summary", "services.trainer.service", "workloads.muons.models.wgan"),
+    *("torch.fx.experimental.symbolic_shapes", "torch.utils.tensorboard"),
 )
 
 

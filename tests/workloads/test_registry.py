@@ -145,7 +145,6 @@ SPARKS = pa.table(
     ),
 )
 
-
 PULSES = pa.table({"event_id": [1], "sensor_id": [2], "time": [3], "charge": [1.0], "auxiliary": [True]})
 
 

@@ -80,8 +80,6 @@ def test_particles_without_energy_are_dropped_and_counted(
 
 GOOD = [make_event(number, 2) for number in range(12)]
 BROKEN_ROW = 9
-
-
 NAN, INF = float("nan"), float("inf")
 
 

@@ -106,7 +106,6 @@ ANSWERS = st.builds(
     ),
 )
 
-
 CHECKSUM = f"adler32={zlib.adler32(CONTENT):08x}"
 WRONG = {
     "half, and a proper end": answer(

@@ -17,6 +17,7 @@ from common.pelican.threads import PelicanThread
 SHORT = pytest.mark.parametrize("thread", [1.0], indirect=True)
 """Timeout for servers that never answer; of a loaded machine others may be silent for a while."""
 SUFFIXES = (".parquet",)
+Names = Callable[[str], list[tuple[str, int]]]
 
 
 @pytest.fixture
@@ -40,9 +41,15 @@ def tree(federation: Federation, request: pytest.FixtureRequest) -> str:
     return root
 
 
-def names(federation: Federation, thread: PelicanThread, root: str, pattern: str) -> list[tuple[str, int]]:
-    url = federation.url(root)
-    return [(name.removeprefix(f"{url}/"), size) for name, size in thread.expand(f"{url}/{pattern}", SUFFIXES)]
+@pytest.fixture
+def names(federation: Federation, thread: PelicanThread, tree: str) -> Names:
+    """Name below the tree, and size, of each file that a pattern matches."""
+    url = federation.url(tree)
+
+    def expanded(pattern: str) -> list[tuple[str, int]]:
+        return [(name.removeprefix(f"{url}/"), size) for name, size in thread.expand(f"{url}/{pattern}", SUFFIXES)]
+
+    return expanded
 
 
 def num_listings(federation: Federation) -> int:
@@ -66,42 +73,32 @@ def num_listings(federation: Federation) -> int:
     ],
 )
 def test_a_glob_costs_one_listing_a_directory_and_none_a_file(
-    federation: Federation,
-    thread: PelicanThread,
-    tree: str,
-    pattern: str,
-    expected: list[tuple[str, int]],
-    listings: int,
+    federation: Federation, names: Names, pattern: str, expected: list[tuple[str, int]], listings: int
 ) -> None:
-    assert names(federation, thread, tree, pattern) == expected
+    assert names(pattern) == expected
     assert num_listings(federation) == listings
     assert not [entry for entry in federation.log if entry["method"] in ("HEAD", "GET") and "cache" in entry["server"]]
 
 
 @pytest.mark.parametrize(("pattern", "num_hidden"), [("r0", 2), ("r0/*", 2), ("r0/**", 2), ("r0/**/*.parquet", 1)])
 def test_unfinished_and_hidden_names_of_a_federation_are_no_inputs_which_is_said_once(
-    federation: Federation,
-    thread: PelicanThread,
-    tree: str,
-    pattern: str,
-    num_hidden: int,
-    caplog: pytest.LogCaptureFixture,
+    federation: Federation, names: Names, tree: str, pattern: str, num_hidden: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("_b.parquet", "_SUCCESS", "_temporary/c.parquet"):
         federation.put(f"{tree}/r0/{name}", b"x")
-    found = [name for name, _ in names(federation, thread, tree, pattern) if name.endswith(".parquet")]
+    found = [name for name, _ in names(pattern) if name.endswith(".parquet")]
     assert found == ["r0/a.parquet", "r0/b.parquet"]
     (told,) = caplog.messages
     assert f'left out {num_hidden} with a name that begins with "." or "_", the first is {tree}/r0/_b.parquet' in told
     for pattern in ("r0/_b.parquet", "r0/_*.parquet", "r0/_temporary", "r0/_t*/*"):
-        assert len(names(federation, thread, tree, pattern)) == 1
+        assert len(names(pattern)) == 1
     assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("pattern", ["nowhere/*.parquet", "r0/*.h5", "empty/*.parquet", "r0/z.parquet", "empty"])
-def test_nothing_there_is_not_found(federation: Federation, thread: PelicanThread, tree: str, pattern: str) -> None:
+def test_nothing_there_is_not_found(names: Names, pattern: str) -> None:
     with pytest.raises(NotFoundError, match=r"no such file or directory|no file"):
-        names(federation, thread, tree, pattern)
+        names(pattern)
 
 
 def test_progress_is_told(federation: Federation, thread: PelicanThread, tree: str) -> None:
@@ -112,29 +109,25 @@ def test_progress_is_told(federation: Federation, thread: PelicanThread, tree: s
 
 @SHORT
 @pytest.mark.parametrize("kind", ["hang", "disconnect", "status"])
-def test_a_listing_that_fails_once_is_tried_again(
-    federation: Federation, thread: PelicanThread, tree: str, kind: str
-) -> None:
+def test_a_listing_that_fails_once_is_tried_again(federation: Federation, names: Names, kind: str) -> None:
     federation.origin.fault(kind, 500 if kind == "status" else 0, methods=("PROPFIND",), times=1)
-    assert len(names(federation, thread, tree, "r0/*.parquet")) == 2
+    assert len(names("r0/*.parquet")) == 2
 
 
 @SHORT
-def test_a_listing_that_hangs_for_ever_ends_with_its_time_limit(
-    federation: Federation, thread: PelicanThread, tree: str
-) -> None:
+def test_a_listing_that_hangs_for_ever_ends_with_its_time_limit(federation: Federation, names: Names) -> None:
     federation.origin.fault("hang", methods=("PROPFIND",))
     with pytest.raises(UnavailableError, match=r"the listing can't be reached within 2 s: https"):
-        names(federation, thread, tree, "r0/*.parquet")
+        names("r0/*.parquet")
     assert num_listings(federation) == 2
 
 
 def test_a_part_of_a_tree_that_can_not_be_listed_is_an_error_and_no_shorter_list(
-    federation: Federation, thread: PelicanThread, tree: str
+    federation: Federation, names: Names
 ) -> None:
     federation.origin.fault("status", 404, match="deep", methods=("PROPFIND",))
     with pytest.raises(UnavailableError, match="it was there a moment ago"):
-        names(federation, thread, tree, "**/*.parquet")
+        names("**/*.parquet")
 
 
 @pytest.mark.parametrize(
@@ -147,11 +140,11 @@ def test_a_part_of_a_tree_that_can_not_be_listed_is_an_error_and_no_shorter_list
     ],
 )
 def test_a_wrong_discovery_is_told(
-    federation: Federation, thread: PelicanThread, tree: str, kind: str, value: float, error: type, text: str
+    federation: Federation, names: Names, kind: str, value: float, error: type, text: str
 ) -> None:
     federation.director.fault(kind, value, match="pelican-configuration")
     with pytest.raises(error, match=text):
-        names(federation, thread, tree, "r0/*.parquet")
+        names("r0/*.parquet")
 
 
 def test_a_listing_that_needs_a_token_says_so(federation: Federation, thread: PelicanThread) -> None:
@@ -161,10 +154,10 @@ def test_a_listing_that_needs_a_token_says_so(federation: Federation, thread: Pe
 
 
 def test_hostile_names_in_a_listing_are_left_out_and_told(
-    federation: Federation, thread: PelicanThread, tree: str, caplog: pytest.LogCaptureFixture
+    federation: Federation, names: Names, caplog: pytest.LogCaptureFixture
 ) -> None:
     federation.origin.fault("names", methods=("PROPFIND",))
-    found = [name for name, _ in names(federation, thread, tree, "r0/*")]
+    found = [name for name, _ in names("r0/*")]
     assert {"r0/a.parquet", "r0/with space.parquet", "r0/a,b.parquet", "r0/ü-µ-∇.parquet"} <= set(found)
     assert not any(".." in name or "passwd" in name or "\0" in name for name in found)
     assert "impossible names" in caplog.text

@@ -25,7 +25,6 @@ FEDERATIONS = ["fed.org", "evil.org", "Fed.org", ""]
 AUDIENCES = [ANY, "ANY", "https://cache.org:8443", "cache.org", "https://cache.org", "evil.org:8443", "fed.org", "x"]
 SCOPES = ["storage.read:/d", "storage.read:/", "storage.read:/ns/d", "storage.read:/e", "storage.modify:/d"]
 
-
 CLAIMS = st.builds(
     TokenClaims,
     issuer=st.sampled_from(ISSUERS),

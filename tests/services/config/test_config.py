@@ -5,12 +5,14 @@ import re
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.errors import BadInputError, BadInputsError
 from common.paths import CONFIG_FILE
 from services.config import root
+from services.config.root import Config
 from workloads import registry
 
 NOTHING: dict[str, str] = {}
@@ -21,6 +23,10 @@ def toml_file(folder: Path, text: str) -> Path:
     path = folder / "run.toml"
     path.write_text(text)
     return path
+
+
+def load(stored: Path | dict[str, Any], *assignments: str, **sources: Any) -> Config:
+    return root.load_config(stored, **{"assignments": assignments, "environment": NOTHING} | sources)
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -46,41 +52,36 @@ def test_a_value_that_is_no_toml_is_text_and_the_last_part_of_a_key_is_enough_wh
     tmp_path: Path,
 ) -> None:
     assignments = ["cache_dir=/data/a b", "input=['x', 'y']"]
-    config = root.load_config(tmp_path, assignments=assignments, environment={"ICESTREAM_BLOCK_FILES": "3"})
+    config = load(tmp_path, *assignments, environment={"ICESTREAM_BLOCK_FILES": "3"})
     assert config.fetcher.cache_dir == Path("/data/a b")
     assert (config.input, config.stream.block_files) == (("x", "y"), 3)
     with pytest.raises(BadInputError, match=r"'threads' could be any of decoder\.threads, trainer\.threads"):
-        root.load_config(tmp_path, assignments=["threads=2"], environment=NOTHING)
+        load(tmp_path, "threads=2")
     with pytest.raises(BadInputError, match="expected key=value"):
-        root.load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
+        load(tmp_path, "stream.slots")
 
 
 def test_a_value_in_place_of_a_branch_is_told(tmp_path: Path) -> None:
     toml = toml_file(tmp_path, "stream = 3\n")
     with pytest.raises(BadInputError, match="stream = 3"):
-        root.load_config(tmp_path, toml=toml, environment=NOTHING)
+        load(tmp_path, toml=toml)
     with pytest.raises(BadInputError, match="stream = 3: expected a table"):
-        root.load_config(tmp_path, toml=toml, assignments=["stream.slots=1"], environment=NOTHING)
+        load(tmp_path, "stream.slots=1", toml=toml)
 
 
 def test_every_known_key_can_be_assigned_its_default(tmp_path: Path) -> None:
     keys = list(root.known_keys())
     assert {"seed", "stream.slots", "fetcher.strict", "trainer.max_steps", "local.decoders"} <= set(keys)
     for key in keys:
-        assert (
-            root.load_config(tmp_path, flags={key: root.value_of(root.Config(), key)}, environment=NOTHING)
-            == root.Config()
-        )
+        assert load(tmp_path, flags={key: root.value_of(root.Config(), key)}) == root.Config()
 
 
 def test_a_stored_configuration_is_read_back_the_same(tmp_path: Path) -> None:
-    config = root.load_config(
-        tmp_path,
-        assignments=["seed=5", "cache_dir=/data", "max_bad_files=0.25", "input=['a', 'b*']", "max_bad_files=0.25"],
-        environment=NOTHING,
+    config = load(
+        tmp_path, "seed=5", "cache_dir=/data", "max_bad_files=0.25", "input=['a', 'b*']", "max_bad_files=0.25"
     )
     root.store_config(tmp_path, config)
-    assert root.load_config(tmp_path, environment=NOTHING) == config
+    assert load(tmp_path) == config
     assert [path.name for path in tmp_path.iterdir()] == [CONFIG_FILE]
     assert stat.S_IMODE((tmp_path / CONFIG_FILE).stat().st_mode) == 0o600
 
@@ -89,17 +90,17 @@ def test_a_stored_configuration_is_read_back_the_same(tmp_path: Path) -> None:
 def test_a_stored_configuration_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / CONFIG_FILE).write_text(text)
     with pytest.raises(BadInputError, match=CONFIG_FILE):
-        root.load_config(tmp_path, environment=NOTHING)
+        load(tmp_path)
 
 
 def test_a_toml_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"nowhere\.toml: no such configuration file"):
-        root.load_config(tmp_path, toml=tmp_path / "nowhere.toml", environment=NOTHING)
+        load(tmp_path, toml=tmp_path / "nowhere.toml")
     (tmp_path / "x.yaml").write_text("training: {lr: 1e-3}")
     with pytest.raises(BadInputError, match=r"not TOML.*if it is iceaggr's: icestream migrate .*x\.yaml"):
-        root.load_config(tmp_path, toml=tmp_path / "x.yaml", environment=NOTHING)
+        load(tmp_path, toml=tmp_path / "x.yaml")
     with pytest.raises(BadInputError, match=r"run\.toml: not TOML"):
-        root.load_config(tmp_path, toml=toml_file(tmp_path, "a = ="), environment=NOTHING)
+        load(tmp_path, toml=toml_file(tmp_path, "a = ="))
 
 
 @pytest.mark.parametrize(("budget", "files", "allowed"), [(10, 3, 10), (0, 3, 0), (0.5, 9, 4), (1, 100, 1)])
@@ -113,9 +114,9 @@ def test_the_failure_budget_is_a_count_or_a_fraction(budget: float, files: int, 
 def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_path: Path) -> None:
     names = '["energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m"]'
     expected = {"primary": ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")}
-    by_flag = root.load_config(tmp_path, assignments=[f"source.fields.primary={names}"], environment=NOTHING)
+    by_flag = load(tmp_path, f"source.fields.primary={names}")
     toml = toml_file(tmp_path, f"[source.fields]\nprimary = {names}\n")
-    by_toml = root.load_config(tmp_path, toml=toml, environment=NOTHING)
+    by_toml = load(tmp_path, toml=toml)
     assert by_flag.source.fields == by_toml.source.fields == expected
     assert by_flag.stored_workload() != root.Config().stored_workload()
 
@@ -126,12 +127,12 @@ def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monke
     monkeypatch.setattr(registry, "every_workload", lambda: iter([muons, other]))
     root.store_config(tmp_path, root.Config())
     assert "kernel" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
-    assert root.load_config(tmp_path, environment=NOTHING) == root.Config()
+    assert load(tmp_path) == root.Config()
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_each_configuration_to_start_from_is_valid(tmp_path: Path, path: Path) -> None:
-    assert root.load_config(tmp_path, toml=path, environment=NOTHING).trainer.of_model is not None
+    assert load(tmp_path, toml=path).trainer.of_model is not None
 
 
 @pytest.mark.parametrize("key", ["trainer.wgan.betas", "transport.listen"])
@@ -144,7 +145,7 @@ def test_a_run_of_another_version_with_other_keys_is_refused(tmp_path: Path, key
     inner[name] = ""
     (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
     with pytest.raises(BadInputError, match=rf"does not know \({re.escape(key)}\): resume with the version .*--fresh"):
-        root.load_config(tmp_path, environment=NOTHING)
+        load(tmp_path)
 
 
 def test_a_run_whose_fetcher_never_starts_is_waited_for_in_vain_and_wrong_settings_are_told_at_once(
@@ -187,23 +188,23 @@ def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> Non
 def test_a_model_of_ones_own_is_known_by_its_form_with_settings_that_it_checks_itself(tmp_path: Path) -> None:
     own = "my.models:TRAINING"
     assignments = [f"trainer.model={own}", "trainer.own.hidden=64", "trainer.own.network.depth=3"]
-    config = root.load_config({}, assignments=assignments, environment=NOTHING)
+    config = load({}, *assignments)
     assert config.trainer.of_model == {"hidden": 64, "network": {"depth": 3}}
     assert config.workload == registry.DEFAULT
     root.store_config(tmp_path, config)
-    assert root.load_config(tmp_path, environment=NOTHING) == config
-    direction = root.load_config({}, assignments=[f"trainer.model={own}", "workload=direction"], environment=NOTHING)
+    assert load(tmp_path) == config
+    direction = load({}, f"trainer.model={own}", "workload=direction")
     assert (direction.workload, direction.trainer.model) == ("direction", own)
     assert root.unused_settings(config, assignments=assignments, environment=NOTHING) == []
     (unused,) = root.unused_settings(root.Config(), assignments=["trainer.own.hidden=64"], environment=NOTHING)
     assert unused == "trainer.own.hidden: not used by the model wgan"
     with pytest.raises(BadInputError, match=r"or package\.module:NAME, a model of your own"):
-        root.load_config({}, assignments=["trainer.model=my/models.py:TRAINING"], environment=NOTHING)
+        load({}, "trainer.model=my/models.py:TRAINING")
 
 
 def sharded(**keys: object) -> root.Config:
     settings = [f"{key.replace('__', '.')}={value}" for key, value in keys.items()]
-    return root.load_config({}, assignments=["stream.shards=4", *settings], environment=NOTHING)
+    return load({}, "stream.shards=4", *settings)
 
 
 def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
@@ -248,25 +249,19 @@ def test_mistakes_of_a_file_of_the_environment_and_of_flags_are_reported_togethe
 
 def test_a_value_of_which_two_types_are_allowed_is_one_mistake(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"^source\.columns\.muons = 3: expected a text, or a list, for example"):
-        root.load_config(tmp_path, environment=NOTHING, assignments=("source.columns.muons=3",))
+        load(tmp_path, "source.columns.muons=3")
 
 
 def test_a_check_between_fields_is_made_although_another_value_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(BadInputsError) as told:
-        root.load_config(
-            tmp_path, environment=NOTHING, assignments=("epochs=-1", "trainer.model=none", "trainer.start_from=x")
-        )
+        load(tmp_path, "epochs=-1", "trainer.model=none", "trainer.start_from=x")
     assert len(told.value.lines) == 2
     assert "has no weights" in told.value.lines[1]
 
 
 def test_a_default_in_the_place_of_a_wrong_value_is_not_blamed(tmp_path: Path) -> None:
     with pytest.raises(BadInputError) as told:  # with the default of 65,536 particles, such an event would be too large
-        root.load_config(
-            tmp_path,
-            environment=NOTHING,
-            assignments=("stream.max_particles=-1", "stream.max_particles_per_event=1000000"),
-        )
+        load(tmp_path, "stream.max_particles=-1", "stream.max_particles_per_event=1000000")
     assert str(told.value).startswith("stream.max_particles = -1")
 
 
@@ -288,7 +283,7 @@ def test_a_default_in_the_place_of_a_wrong_value_is_not_blamed(tmp_path: Path) -
 )
 def test_a_wrong_value_is_refused_in_plain_words(tmp_path: Path, assignment: str, line: str) -> None:
     with pytest.raises(BadInputError) as error:
-        root.load_config(tmp_path, environment=NOTHING, assignments=[assignment])
+        load(tmp_path, assignment)
     assert str(error.value) == line
 
 
@@ -296,7 +291,7 @@ def test_no_words_of_pydantic_reach_a_user_for_any_setting(tmp_path: Path) -> No
     for key in root.known_keys():
         for value in ("-1e99", '"no such value"', "[[]]", "true"):
             try:
-                root.load_config(tmp_path, environment=NOTHING, assignments=[f"{key}={value}"])
+                load(tmp_path, f"{key}={value}")
             except BadInputError as error:
                 for line in getattr(error, "lines", (str(error),)):
                     assert not re.search(r"Input should|Value error|String should|valid \w+,", line), line
@@ -315,5 +310,5 @@ def test_no_words_of_pydantic_reach_a_user_for_any_setting(tmp_path: Path) -> No
 )
 def test_an_unknown_key_names_those_that_are_meant(tmp_path: Path, key: str, hint: str) -> None:
     with pytest.raises(BadInputError) as error:
-        root.load_config(tmp_path, environment=NOTHING, assignments=[f"{key}=1"])
+        load(tmp_path, f"{key}=1")
     assert hint in str(error.value)

@@ -79,8 +79,6 @@ def test_nothing_is_too_small_while_the_trainer_waits_for_another_shard() -> Non
 
 
 CONFIG = Config.model_validate({"input": ["x.parquet"], "stream": {"slots": 2, "slot_mib": 1}})
-
-
 FORMER = FetcherStatus(pid=1, state="streaming")
 
 

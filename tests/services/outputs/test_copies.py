@@ -14,7 +14,6 @@ from federation.federation import Federation
 from common.config import TokenConfig
 from common.errors import BadInputError, TransientError
 from common.process import StopFlag
-from services import outputs as copies
 from services import outputs as copying
 from services.config.root import Config
 from services.config.settings import OutputsConfig
@@ -23,8 +22,6 @@ _numbers = itertools.count()
 RUN = "ab" * 16
 EVENTS = "tensorboard/2026-11-21T10-00-00/events.out.tfevents.1.host"
 STEP = "checkpoints/step-{:09d}.pt".format
-
-
 both = pytest.mark.parametrize("config", ["folder", "federation"], indirect=True)
 """For what a directory and a federation do each in its own way."""
 
@@ -216,8 +213,8 @@ def test_a_run_whose_destination_was_taken_over_copies_nothing_more(open_sync: O
 def test_a_destination_that_goes_away_is_told_once_the_time_of_the_last_copies_is_over(
     tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "FINAL_SYNC_S", 0.05)
-    monkeypatch.setattr(copies, "_FINAL_PAUSE_S", 0.01)
+    monkeypatch.setattr(copying, "FINAL_SYNC_S", 0.05)
+    monkeypatch.setattr(copying, "_FINAL_PAUSE_S", 0.01)
     there = tmp_path / "there"
     asked: list[bool] = []
 

@@ -81,23 +81,12 @@ def test_an_error_of_the_machine_is_tried_again_however_often(exit_code: int, er
 # ------------------------------------------------------------------ names, commands, secrets
 
 HARMLESS = {
-    "PATH": "/usr/bin:/bin",
-    "HOME": "/home/someone",
-    "LANG": "en_US.UTF-8",
-    "TMPDIR": "/scratch",
-    "LD_LIBRARY_PATH": "/opt/cuda/lib64",
-    "CUDA_VISIBLE_DEVICES": "0,1",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "OMP_NUM_THREADS": "4",
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    "SLURM_JOB_ID": "17",
-    "XDG_RUNTIME_DIR": "/run/user/1000",
-    "SSL_CERT_FILE": "/etc/ssl/cert.pem",
-    "https_proxy": "http://proxy.example:3128",
-    "KEYBOARD": "us",
-    "ICESTREAM_TRUST_GROUP": "muons",
-    "PWD": "/home/someone",
-    "OLDPWD": "/scratch",
+    **{"PATH": "/usr/bin:/bin", "HOME": "/home/someone", "PWD": "/home/someone", "OLDPWD": "/scratch"},
+    **{"LANG": "en_US.UTF-8", "KEYBOARD": "us", "TMPDIR": "/scratch", "XDG_RUNTIME_DIR": "/run/user/1000"},
+    **{"LD_LIBRARY_PATH": "/opt/cuda/lib64", "CUDA_VISIBLE_DEVICES": "0,1", "NCCL_SOCKET_IFNAME": "lo"},
+    **{"OMP_NUM_THREADS": "4", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "SLURM_JOB_ID": "17"},
+    **{"SSL_CERT_FILE": "/etc/ssl/cert.pem", "https_proxy": "http://proxy.example:3128"},
+    **{"ICESTREAM_TRUST_GROUP": "muons"},
 }
 FEDERATION = {"BEARER_TOKEN": "eyJ.x.y", "BEARER_TOKEN_FILE": "/token", "_CONDOR_CREDS": "/creds"}
 STORES = {

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from proc import wait_for
 
 from common.errors import BadInputError, TryAgainError
 from common.locks import RunAttempt, begin_attempt
@@ -107,9 +108,7 @@ def test_an_end_of_node_0_is_told_to_those_that_wait(tmp_path: Path) -> None:
     meeting = Meeting(NodePlace(0, 2, 0, 1, "gpu-a", "x"), tmp_path, lambda: False, lambda text: None)
     meeting.tell(attempt, note(attempt.number, 2))
     second = Node(tmp_path, 1, 2)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "nodes" / "1").exists():
-        assert time.monotonic() < deadline_s
+    wait_for((tmp_path / "nodes" / "1").exists, "the second node")
     meeting.tell(attempt, note(attempt.number, 2, state="ended", exit_code=2, text="no such file"))
     second.join(PATIENCE_S)
     assert isinstance(second.error, BadInputError), "its torchrun ends, too"

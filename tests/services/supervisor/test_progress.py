@@ -26,16 +26,9 @@ def text(model: progress.ProgressModel) -> str:
 def test_the_rows_hold_all_that_a_reader_wants_to_know() -> None:
     rows = text(progress.progress_model(FETCHER, TRAINER, {"trainer": 1, "decoder": 0}, 65.0))
     for words in (
-        "time 1 min 5 s, ETA 3 min",
-        "trainer training on cpu",
-        "step 10 ",
-        "80 events/s, 9,000 particles/s",
-        "c_loss -1.25",
-        "files 40, epoch 1/1",
-        "decoded 1,234 events/s, 2 decoders",
-        "slots 3 free, 2 ready of 8",
-        "bottleneck trainer (compute-bound: waits for data 0 % of the time)",
-        "restarts trainer 1",
+        *("time 1 min 5 s, ETA 3 min", "trainer training on cpu", "step 10 ", "80 events/s, 9,000 particles/s"),
+        *("c_loss -1.25", "files 40, epoch 1/1", "decoded 1,234 events/s, 2 decoders", "slots 3 free, 2 ready of 8"),
+        *("bottleneck trainer (compute-bound: waits for data 0 % of the time)", "restarts trainer 1"),
     ):
         assert words in rows
 
@@ -173,14 +166,11 @@ def test_the_record_follows_the_processes_and_keeps_the_end(tmp_path: Path) -> N
 
 
 def test_the_log_is_appended_redacted_and_for_its_owner_only(tmp_path: Path) -> None:
-    old_mask = os.umask(0o077)
-    try:
-        for text in ("first", "https://data.example/x?authz=secret"):
-            with progress.supervisor_log(tmp_path) as log:
-                log.info("%s", text)
-            log.info("not while the log is closed")
-    finally:
-        os.umask(old_mask)
+    os.umask(0o077)
+    for text in ("first", "https://data.example/x?authz=secret"):
+        with progress.supervisor_log(tmp_path) as log:
+            log.info("%s", text)
+        log.info("not while the log is closed")
     log_file = tmp_path / "logs" / "supervisor.log"
     assert [line.split(" INFO ")[1] for line in log_file.read_text().splitlines()] == [
         "first",

@@ -19,11 +19,7 @@ from services.trainer import agreement as agreeing
 from services.trainer.position import StreamPosition, start_of
 
 START = start_of(StreamConfig(shards=2))
-
-
 SHARE = agreeing.Share(1, 10, 30)
-
-
 NONE = agreeing.Share(0, 0, 0)
 
 

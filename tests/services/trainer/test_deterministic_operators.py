@@ -41,12 +41,9 @@ kernels of the deterministic mode don't either."""
 
 @pytest.fixture(autouse=True)
 def deterministic() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 def settings() -> Iterator[tuple[str, str, str, dict[str, Any]]]:

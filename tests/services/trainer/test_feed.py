@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import closing
 
 import pytest
 from fake_cuda import FakeCuda, WatchedCopier
 from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Connect, Fetch, rows
+from proc import wait_for
 
 from common import messages as m
 from common.errors import BadInputError
@@ -177,10 +177,7 @@ def test_a_feed_that_is_asked_to_stop_takes_its_leave_and_one_that_fails_does_no
     assert 0 < len(found) < len(ALL_ROWS)
     assert not feed.ended
     feed.close()
-    deadline_s = time.monotonic() + 20
-    while fetcher.dispatcher.trainers:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_for(lambda: not fetcher.dispatcher.trainers, "its end")
     assert [message.split(maxsplit=2)[2] for message in caplog.messages if message.endswith(("left", "gone"))] == [end]
 
 

@@ -116,18 +116,14 @@ def test_a_wrong_slot_is_decoded_again_for_all_trainers(fetch: Fetch, connect: C
     assert {reject.k for reject in fetcher.of(m.Reject)} == {3}
 
 
-def another_lease(unit: m.DeliveredUnit) -> m.DeliveredUnit:
-    """As of a slot that holds another unit."""
-    return replace(unit, lease=unit.lease + 1000)
-
-
 @pytest.mark.parametrize(("num_ranks", "k", "slots"), [(2, 0, 2), (2, 5, 8), (3, 3, 2)])
 def test_a_slot_that_only_one_trainer_refuses_is_decoded_again_for_all(
     fetch: Fetch, connect: Connect, num_ranks: int, k: int, slots: int
 ) -> None:
     """It is not decoded before the others have let go of it, and they wait for the one that refused it."""
     stream = STREAM.model_copy(update={"slots": slots})
-    fetcher = fetch(stream=stream, wrong_headers={}, as_seen={k: another_lease})
+    of_another_unit = {k: lambda unit: replace(unit, lease=unit.lease + 1000)}
+    fetcher = fetch(stream=stream, wrong_headers={}, as_seen=of_another_unit)
     of_all = trained(connect, stream, num_ranks, StreamPosition())
     assert [reject.k for reject in fetcher.of(m.Reject)] == [k]
     assert sorted(row for of_rank in of_all for fed in of_rank for row in rows(fed)) == ALL_ROWS
@@ -192,7 +188,8 @@ def test_the_others_get_a_turn_however_many_units_without_events_arrive(
     fetch: Fetch, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.trainer.feed._POLL_S", 0.0)
-    fetcher = fetch(plan_of_units=epochs_of_two_units(100))
+    plan = [m.Unit(k, k // 2, block=k // 2, block_first_unit=k - k % 2, parts=()) for k in range(200)]
+    fetcher = fetch(plan_of_units=plan)
     agreement = CountedTurns(Ranks.alone(), lambda: False)
     looks = 0
     with closing(connect(agreement=agreement).stream(StreamPosition())) as waits:
@@ -200,8 +197,3 @@ def test_the_others_get_a_turn_however_many_units_without_events_arrive(
             assert next(waits) is None
             looks += 1
     assert agreement.turns == looks > 0
-
-
-def epochs_of_two_units(num_epochs: int) -> list[m.Unit]:
-    """Plan without an event."""
-    return [m.Unit(k, k // 2, block=k // 2, block_first_unit=k - k % 2, parts=()) for k in range(2 * num_epochs)]

@@ -8,21 +8,22 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-import torch
-from feeding import ALL_ROWS, COLUMNS, CONFIG, STREAM, BatchFeed, Fetcher, rows
+from feeding import ALL_ROWS, STREAM, Connect, Fetcher, rows
 
 from common import messages as m
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.paths import make_run_dir, shard_dir
 from services.trainer.position import start_of
-from workloads.muons.columns import MUONS
 
 SHARDS = STREAM.model_copy(update={"shards": 2})
 PATIENCE_S = 20.0
 OLD, NEW = m.Source(1, "of the former files"), m.Source(1, "of other files")
 
+START = start_of(StreamConfig(shards=2))
+
 Fetch = Callable[..., list[Fetcher]]
+pytestmark = pytest.mark.parametrize("connect", ["on the CPU"], indirect=True)
 
 
 @pytest.fixture
@@ -49,31 +50,17 @@ def fetch(run_dir: Path) -> Iterator[Fetch]:
         yield start
 
 
-def feed_of(run_dir: Path, *, accept_new_plan: bool = False) -> BatchFeed:
-    return BatchFeed(
-        run_dir,
-        MUONS,
-        SHARDS,
-        CONFIG,
-        device=torch.device("cpu"),
-        columns=COLUMNS,
-        audit=True,
-        stopped=lambda: False,
-        accept_new_plan=accept_new_plan,
-    )
-
-
 @pytest.mark.parametrize("begun", [(0, 1), (0,), (1,)])
 def test_a_new_plan_that_was_asked_for_begins_in_all_shards_and_each_refuses_the_checkpoint(
-    run_dir: Path, fetch: Fetch, begun: tuple[int, ...]
+    fetch: Fetch, connect: Connect, begun: tuple[int, ...]
 ) -> None:
     """Also a shard that had no files before: trainers of other shards begin the plan, too."""
     fetch(OLD)
-    with closing(feed_of(run_dir)) as feed:
-        first = next(feed.batches(start_of(StreamConfig(shards=2))))
-    begin = start_of(StreamConfig(shards=2)).with_shards({shard: first.position.shards[shard] for shard in begun})
+    with closing(connect(stream=SHARDS)) as feed:
+        first = next(feed.batches(START))
+    begin = START.with_shards({shard: first.position.shards[shard] for shard in begun})
     fetchers = fetch(NEW)
-    with closing(feed_of(run_dir, accept_new_plan=True)) as feed:
+    with closing(connect(stream=SHARDS, accept_new_plan=True)) as feed:
         found = [row for fed in feed.batches(begin) for row in rows(fed)]
         assert sorted(found) == sorted(2 * ALL_ROWS)
         assert [shard.counters.events_trained for shard in feed.position.shards] == [len(ALL_ROWS)] * 2
@@ -82,20 +69,20 @@ def test_a_new_plan_that_was_asked_for_begins_in_all_shards_and_each_refuses_the
     assert [[attach.source for attach in fetcher.of(m.Attach)] for fetcher in fetchers] == [[OLD, m.Source()]] * 2
 
 
-def test_other_inputs_are_refused_unless_a_new_plan_was_asked_for(run_dir: Path, fetch: Fetch) -> None:
+def test_other_inputs_are_refused_unless_a_new_plan_was_asked_for(fetch: Fetch, connect: Connect) -> None:
     fetch(OLD)
-    with closing(feed_of(run_dir)) as feed:
-        first = next(feed.batches(start_of(StreamConfig(shards=2))))
+    with closing(connect(stream=SHARDS)) as feed:
+        first = next(feed.batches(START))
     fetch(NEW)
-    with closing(feed_of(run_dir)) as feed, pytest.raises(BadInputError, match="of another inventory"):
+    with closing(connect(stream=SHARDS)) as feed, pytest.raises(BadInputError, match="of another inventory"):
         list(feed.batches(first.position))
 
 
 @pytest.mark.parametrize("awaited", [0, 1])
-def test_a_commit_tells_the_shard_that_is_waited_for_and_no_other(run_dir: Path, fetch: Fetch, awaited: int) -> None:
+def test_a_commit_tells_the_shard_that_is_waited_for_and_no_other(fetch: Fetch, connect: Connect, awaited: int) -> None:
     """Else a shard that only waits for its turn would take its disk budget for too small."""
     fetchers = fetch(OLD, mute=(awaited,))
-    with closing(feed_of(run_dir)) as feed, closing(feed.stream(start_of(StreamConfig(shards=2)))) as stream:
+    with closing(connect(stream=SHARDS)) as feed, closing(feed.stream(START)) as stream:
         deadline_s = time.monotonic() + PATIENCE_S
         while not any(commit.waits for commit in fetchers[awaited].of(m.Committed)[-3:-2]):
             assert next(stream) is None

@@ -15,8 +15,6 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.training import Alarm
 
 LIMITS = watching.HealthLimits(median_steps=11, warning_grad_ratio=100, critical_grad_ratio=10_000)
-
-
 NORMAL = {"c_loss": -3.0, "g_loss": 1.0, "m_loss": 2.0, "w_gap": 3.0, "critic_grad_norm": 20.0, "skipped_updates": 0.0}
 
 
@@ -142,8 +140,6 @@ def test_critical_steps_come_with_their_metrics_and_the_places_of_their_microbat
 
 
 STEP = watching.TakenStep(7, (watching.Place(0, 1, 2, 3),), {"c_loss": float("nan")})
-
-
 VERDICT = watching.Verdict(watching.Health.CRITICAL, ("c_loss is nan",))
 
 

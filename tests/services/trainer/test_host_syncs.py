@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from host_syncs import no_host_sync
-from toy_events import split, toy_batch
+from toy_events import on, split, toy_batch
 from toy_tasks import SMALL, make_wgan
 
 from services.trainer.state import WindowedMean
@@ -25,14 +24,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "one critic step": {"critic_steps": 1},
     "chunks": {"chunk_particles": 16},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def ragged_batches() -> list[Batch]:
@@ -56,12 +47,7 @@ def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(name: st
             w_gap.mean()
 
 
-def on(device: torch.device, batch: Batch) -> Batch:
-    return batch.with_microbatches(tuple(part.to(device) for part in batch.microbatches))
-
-
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_cuda_itself_finds_no_sync_in_a_step(name: str) -> None:

@@ -178,14 +178,11 @@ def test_a_position_that_grows_by_what_was_told_is_that_of_the_rank_that_told_it
     assert len(told.changed_units) == 1
 
 
-def rules_of(number: int) -> tuple[m.InvalidEvents, ...]:
+def with_invalid(k: int, number: int, **changes: object) -> m.DeliveredUnit:
     """Three invalid events: two of a rule that every unit's break, and one of a rule of its own."""
     own = m.InvalidEvents(f"rule {number}", 1, (f"{number} at its own",))
-    return m.InvalidEvents("rule", 2, tuple(f"{number}: {i}" for i in range(2))), own
-
-
-def with_invalid(k: int, number: int, **changes: object) -> m.DeliveredUnit:
-    return unit(k, tally=m.Tally(rows_read=10, invalid=3, broken_rules=rules_of(number)), **changes)  # type: ignore[arg-type]
+    rules = m.InvalidEvents("rule", 2, tuple(f"{number}: {i}" for i in range(2))), own
+    return unit(k, tally=m.Tally(rows_read=10, invalid=3, broken_rules=rules), **changes)  # type: ignore[arg-type]
 
 
 def test_invalid_events_are_counted_by_the_rule_that_they_break_and_told_to_other_ranks() -> None:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from gloo_rank import train
+from proc import wait_for
 from zygote import Forked
 
 from common.errors import BadInputError
@@ -91,10 +91,7 @@ def test_a_rank_that_waits_for_a_frozen_one_ends_after_it_was_asked_to_stop(tmp_
     """It runs no handler of a signal, since its interpreter waits for gloo."""
     first, frozen = start_ranks(tmp_path, "freezes", str(tmp_path))
     try:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (is_suspended(frozen.pid) and "waits" in (tmp_path / "0.log").read_text()):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_for(lambda: is_suspended(frozen.pid) and "waits" in (tmp_path / "0.log").read_text(), "the wait")
         first.send_signal(signal.SIGTERM)
         assert first.wait(PATIENCE_S) == -signal.SIGKILL
         assert "asked to stop 0.05 s ago" in (tmp_path / "0.log").read_text()

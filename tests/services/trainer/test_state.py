@@ -20,7 +20,6 @@ from workloads.base.batch import Batch
 CPU = torch.device("cpu")
 AUDIT = "audit.jsonl"
 
-
 POSITION = StreamPosition(
     cursor=Cursor(1, 2, 3, 4), epoch=1, counters=Counters(events_read=5, events_trained=5), skipped_units=(2,)
 )

@@ -289,17 +289,12 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def weights_of(path: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, weights_only=True)["task"]["networks"]
-    return state
-
-
 @pytest.mark.parametrize("name", ["", "checkpoints/best.pt", "checkpoints/step-000000002.pt"])
 def test_networks_and_standardisation_are_those_of_the_checkpoint_and_all_else_is_new(run_dir: Path, name: str) -> None:
     task = make_task()
     start_from(run_dir / name, task, config_of())
-
-    for module, expected in weights_of(run_dir / (name or "checkpoints/best.pt")).items():
+    stored = torch.load(run_dir / (name or "checkpoints/best.pt"), weights_only=True)["task"]["networks"]
+    for module, expected in stored.items():
         found = task.networks.modules()[module].state_dict()
         assert all(torch.equal(found[key], value) for key, value in expected.items())
     assert task.steps == task.likelihood.steps == task.generator_updates == 0

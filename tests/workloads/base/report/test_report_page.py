@@ -211,8 +211,6 @@ OWN = {"checkpoint": "runs/a/checkpoints/best.pt", "model": "wgan", "step": 7, "
 OTHER = {"checkpoint": "runs/b/checkpoints/best.pt", "model": "likelihood", "step": 8}
 ALL_OFF = {"count_tv": OFF, "c2st_auc": OFF, "x_m_w1": AT_FLOOR}
 NONE_OFF = {"count_tv": AT_FLOOR, "c2st_auc": AT_FLOOR, "x_m_w1": AT_FLOOR}
-
-
 HALF = Metric(0.48, 0.01, 1.0, better="one")
 
 

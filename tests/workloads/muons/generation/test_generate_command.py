@@ -15,31 +15,21 @@ import pytest
 from click.testing import CliRunner, Result
 from decoded_files import decoded, planned
 from muon_files import Event, make_events, make_table, write_events
-from trained import make_sampler, write_checkpoint
+from trained import write_run
 
-from common.config import SourceConfig, StreamConfig
+from common.config import StreamConfig
 from common.errors import BadInputError
 from icestream.commands.inspect import describe
 from icestream.verbs import FrontDoor
-from services.config.root import Config
 from workloads.muons import generation as write_module
 from workloads.muons.columns import MUONS
 from workloads.muons.commands import generate
 from workloads.muons.generation import METADATA_KEY
-from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 
 
 @pytest.fixture(scope="session")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("trained"), SourceConfig())
-
-
-def make_run(folder: Path, source: SourceConfig) -> Path:
-    wgan = WganConfig(network=MuonNetworkConfig(hidden=16))
-    config = Config(input=("data",), source=source).model_copy(deep=True)
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"wgan": wgan})})
-    write_checkpoint(folder / "checkpoints" / "step-000000007.pt", config, make_sampler(wgan, count_steps=100))
-    return folder
+    return write_run(tmp_path_factory.mktemp("trained"))
 
 
 def energetic_events(number: int) -> list[Event]:
@@ -134,7 +124,7 @@ def test_a_directory_gets_files_of_so_many_rows(run_dir: Path, tmp_path: Path, m
 
 def test_depths_are_what_they_were_in_training_unless_told(tmp_path: Path) -> None:
     """The column holds metres along the track: read as vertical ones, the events are others."""
-    slant_run = make_run(tmp_path / "run", SourceConfig(depth_kind="slant"))
+    slant_run = write_run(tmp_path / "run", source={"depth_kind": "slant"})
     write_events(tmp_path / "primaries.parquet", energetic_events(300))
     outs = [tmp_path / f"{i}.parquet" for i in range(3)]
     run(slant_run, tmp_path / "primaries.parquet", "-o", outs[0])

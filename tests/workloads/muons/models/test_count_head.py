@@ -25,8 +25,7 @@ CONFIG = MuonNetworkConfig()
 
 
 @pytest.fixture(autouse=True)
-def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(7)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count_head, "_HIDDEN", 16)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from host_syncs import no_host_sync
@@ -13,14 +11,7 @@ from toy_tasks import make_likelihood
 from workloads.base.batch import Batch, Microbatch
 from workloads.muons.models import likelihood_densities
 from workloads.muons.models.config import LikelihoodConfig
-from workloads.muons.models.likelihood import LikelihoodTask, counts_of, thinned
-
-
-def trained(**settings: Any) -> LikelihoodTask:
-    task = make_likelihood(**settings)
-    for seed in range(3):
-        task.step(toy_batch(seed=seed))
-    return task
+from workloads.muons.models.likelihood import counts_of, thinned
 
 
 @pytest.mark.parametrize("max_muons", [2, 2000])
@@ -66,7 +57,9 @@ def test_it_learns_what_all_muons_of_an_event_share() -> None:
 
 def test_events_without_muons_are_generated_too_and_large_ones_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood_densities, "MAX_COUNT", 2)
-    task = trained()
+    task = make_likelihood()
+    for seed in range(3):
+        task.step(toy_batch(seed=seed))
     nothing = task.sampler().draw_muons(torch.ones(3, 4), torch.zeros(3, dtype=torch.int64), torch.Generator())
     assert nothing.shape == (0, 3)
     found = task.generate(toy_batch(200, seed=9).microbatches[0].event_columns["primary"])

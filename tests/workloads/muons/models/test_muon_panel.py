@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_events import make_microbatch, split, toy_batch
+from toy_events import make_microbatch, on, split, toy_batch
 from toy_tasks import SMALL, changed, make_wgan, weights
 
 from services.config.root import Config
@@ -36,6 +36,7 @@ def test_the_configuration_names_the_model(model: str, panel: type) -> None:
     assert training_of(config).headline in task.step(toy_batch())
 
 
+HELD_OUT = {"train/held_out_m_loss", "train/held_out_nll", "train/held_out_w_gap"}
 METRICS = ("count_tv", *(f"{name}_w1" for name in W1_FEATURES))
 HISTOGRAMS = (
     *("log10_count", "log10_energy", "log10_radius"),
@@ -73,14 +74,7 @@ def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: 
     assert torch.equal(torch.get_rng_state(), random)
     assert not any(changed(old, network) for old, network in zip(before, networks, strict=True))
     expected = {f"panel/{name}{suffix}" for name in METRICS for suffix in ("", "_floor")}
-    expected |= {
-        "panel/score",
-        "panel/muons_not_finite",
-        "train/held_out_m_loss",
-        "train/held_out_nll",
-        "train/held_out_w_gap",
-    }
-    assert found.scalars.keys() == expected
+    assert found.scalars.keys() == expected | HELD_OUT | {"panel/score", "panel/muons_not_finite"}
     assert all(math.isfinite(value) for value in found.scalars.values())
     ratios = [found.scalars[f"panel/{name}"] / found.scalars[f"panel/{name}_floor"] for name in METRICS]
     assert found.scalars["panel/score"] == pytest.approx(np.mean(ratios))
@@ -124,7 +118,7 @@ def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(
 
     monkeypatch.setattr(task, "generate", too_many)
     found = evaluated(task, block)
-    assert found.scalars.keys() == {"train/held_out_m_loss", "train/held_out_nll", "train/held_out_w_gap"}
+    assert found.scalars.keys() == HELD_OUT
     assert calls == 1
     assert "no panel: more than" in caplog.text
 
@@ -150,27 +144,13 @@ def test_settings_are_what_may_change_while_training() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_on_cuda_random_numbers_go_on_as_if_there_were_no_panel(block: Batch) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     task = WganTask(make_wgan().config, StepContext(device, 1))
-
-    def moved(batch: Batch) -> Batch:
-        return Batch(
-            tuple(
-                make_microbatch(
-                    part.event_columns["primary"].to(device),
-                    part.offsets_E1.diff().to(device),
-                    part.particle_columns["muons"].to(device),
-                )
-                for part in batch.microbatches
-            )
-        )
-
-    task.step(moved(toy_batch()))
+    task.step(on(device, toy_batch()))
     torch.manual_seed(2)
     expected = torch.rand(4, device=device), torch.rand(4)
     torch.manual_seed(2)
-    assert MuonPanel(task, seed=3).evaluate(moved(block)) is not None
+    assert MuonPanel(task, seed=3).evaluate(on(device, block)) is not None
     assert torch.equal(torch.rand(4, device=device), expected[0])
     assert torch.equal(torch.rand(4), expected[1])

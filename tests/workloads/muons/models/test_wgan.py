@@ -189,8 +189,6 @@ def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.Monkey
 
 
 NO_LIMITS = HealthLimits(*[math.inf] * 6)
-
-
 QUICK = {name: replace(one, steps=one.steps // 6) for name, one in ALARMS.items() if isinstance(one, Alarm)}
 """The model's limits, judged after a sixth of the steps."""
 

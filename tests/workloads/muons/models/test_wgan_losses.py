@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from workloads.base.segments import Segments
-from workloads.muons.models import wgan_losses
 from workloads.muons.models import wgan_losses as terms
 
 
@@ -27,7 +26,7 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tens
 def test_the_slope_of_a_score_and_its_gradients_are_those_of_autograd(
     monkeypatch: pytest.MonkeyPatch, num_events: int, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(wgan_losses, "SCORE_LIMIT", 0.7)  # scores near it, where the bound bends the slope
+    monkeypatch.setattr(terms, "SCORE_LIMIT", 0.7)  # scores near it, where the bound bends the slope
     wide = torch.promote_types(dtype, torch.float32)
     rows_ED, projected_ED = draw(num_events, 6, dtype=dtype), draw(num_events, 6, dtype=dtype, seed=2)
     inputs = (rows_ED, projected_ED, draw(1, 6, dtype=wide, seed=3), draw(1, dtype=wide, seed=4))
