@@ -38,6 +38,11 @@ def test_pulses_have_the_columns_of_kaggle_with_each_event_at_the_time_of_the_tr
     ]
 
 
+def test_times_are_stretched_about_that_of_the_trigger() -> None:
+    stretched = KagglePulses.of(batch(), POSITION_S3, stretch=10.0).values_P6[:, 3]
+    assert stretched.tolist() == [TRIGGER_NS, TRIGGER_NS + 600, TRIGGER_NS + 89000, TRIGGER_NS]
+
+
 def test_events_without_pulses_are_left_out_and_the_others_numbered_anew() -> None:
     pulses = KagglePulses.of(batch(), POSITION_S3)
     assert pulses.event_P.tolist() == [0, 0, 0, 1]

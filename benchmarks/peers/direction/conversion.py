@@ -52,19 +52,20 @@ class KagglePulses:
     """Direction in which the neutrino's source lies, unit vectors."""
 
     @classmethod
-    def of(cls, batch: Events, position_S3: Tensor, *, most: int = 0) -> KagglePulses:
+    def of(cls, batch: Events, position_S3: Tensor, *, most: int = 0, stretch: float = 1.0) -> KagglePulses:
         """Return the pulses of a batch, in their order.
 
         Of an event with more than ``most`` pulses (0: no limit) a random sample is kept, of auxiliary ones only what
         the others leave room for, as the second place of Kaggle's competition and GraphNeT's IceMixNodes do. Times are
-        moved so that the median time of an event's pulses that are not auxiliary is TRIGGER_NS.
+        moved so that the median time of an event's pulses that are not auxiliary is TRIGGER_NS, and stretched about it.
         """
         counts_E = batch.offsets.diff()
         num_pulses = int(batch.offsets[-1])
         event_P = torch.repeat_interleave(torch.arange(len(counts_E)), counts_E, output_size=num_pulses)
         auxiliary_P = batch.particles["auxiliary"][:, 0]
         time_P, charge_P = batch.particles["pulses"].unbind(1)
-        time_P = time_P - reference_times(time_P, ~auxiliary_P, batch.offsets)[event_P] + TRIGGER_NS
+        time_P = time_P - reference_times(time_P, ~auxiliary_P, batch.offsets)[event_P]
+        time_P = stretch * time_P + TRIGGER_NS
         columns = (time_P, charge_P.clamp_min(LEAST_CHARGE_PE), auxiliary_P.float())
         values_P6 = torch.cat([position_S3[batch.particles["sensor"][:, 0].long()], torch.stack(columns, 1)], 1)
         if most and bool((counts_E > most).any()):

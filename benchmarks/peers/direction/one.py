@@ -89,7 +89,7 @@ def train(peer: Peer, recipe: Recipe, task: dict[str, Any], position_S3: torch.T
         started_s = time.process_time()
         if started_s + last_s / 2 > seconds:  # half of the trainings end a little early, half a little late
             break
-        pulses = KagglePulses.of(batch, position_S3, most=recipe.most_pulses)
+        pulses = KagglePulses.of(batch, position_S3, most=recipe.most_pulses, stretch=recipe.stretch)
         parts = [peer.data(part) for _, part in pulses.by_size(recipe.parts)]
         clock.lap("conversion")
         for group in optimiser.param_groups:
@@ -124,7 +124,7 @@ def predicted(peer: Peer, recipe: Recipe, folder: Path, position_S3: torch.Tenso
     ) as stream:
         for batch in stream:
             clock.lap("evaluation")
-            pulses = KagglePulses.of(batch, position_S3, most=recipe.most_pulses)
+            pulses = KagglePulses.of(batch, position_S3, most=recipe.most_pulses, stretch=recipe.stretch)
             p_E3 = torch.zeros(batch.num_events, 3)
             with_pulses = batch.counts.nonzero()[:, 0]
             for events, part in pulses.by_size(recipe.parts):
