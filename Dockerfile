@@ -65,5 +65,5 @@ RUN apt-get update \
 ENV TORCHINDUCTOR_CACHE_DIR=/compiled/inductor TRITON_CACHE_DIR=/compiled/triton CUDA_CACHE_PATH=/compiled/cuda
 USER icestream
 # Fails where something is missing: a torch without CUDA, for example, which comes without Triton.
-RUN python -c "import torch; from workloads.base.compiler import require_compiler; \
+RUN python -c "import torch; from workloads.base.device import require_compiler; \
     require_compiler(torch.device('cuda'), 'trainer.wgan.compile')"

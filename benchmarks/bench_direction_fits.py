@@ -25,10 +25,10 @@ from workloads.direction.fits import (
     END_JITTERS_NS,
     START_JITTER_NS,
     classical_fits,
-    ln_density_table,
     plain_lines,
 )
 from workloads.direction.geometry import ARRAYS
+from workloads.direction.light import ln_density_table
 from workloads.direction.metrics import angles_rad
 from workloads.direction.simulator import EventsPlan, file_rows
 
@@ -46,7 +46,7 @@ def main() -> None:
     plan = EventsPlan(options.events, 1, options.seed, array=options.array)
     start_s = time.process_time()
     for jitter_ns in (START_JITTER_NS, *END_JITTERS_NS):
-        ln_density_table(jitter_ns)
+        ln_density_table(jitter_ns, plan.geometry.medium)
     print(f"tables of the density: {time.process_time() - start_s:.2f} s, once a process")
     rows = list(file_rows(plan, 0))
     found = {"LineFit": [], "robust line": [], "Pandel track": []}

@@ -129,7 +129,7 @@ def posteriors(plan: EventsPlan, walkers: int, generations: int, file_index: int
     """Results of the events of one file of a plan."""
     random = np.random.default_rng([plan.seed, 7, file_index])
     return [
-        posterior(EventLikelihood(rows.events, index, plan.geometry.position_S3), walkers, generations, random)
+        posterior(EventLikelihood(rows.events, index, plan.geometry), walkers, generations, random)
         for rows in file_rows(plan, file_index)
         for index in range(len(rows))
     ]

@@ -117,7 +117,7 @@ def by_import(folder: Path, out: Path) -> None:
     found = foreign_inputs([str(folder)], None)
     assert found is not None
     with contextlib.redirect_stdout(io.StringIO()):
-        import_files(found, out, rows_per_group=ROWS_PER_GROUP, compression="zstd", most=1 << 18, force=False)
+        import_files(found, out, rows_per_group=ROWS_PER_GROUP, most=1 << 18, force=False)
 
 
 def by_arrow(folder: Path, table: pa.Table) -> None:

@@ -28,10 +28,9 @@ import time
 from pathlib import Path
 
 from benchmarks.local_federation import LocalFederation
-from common.config import StreamConfig
+from common.config import PelicanConfig, StreamConfig
 from common.files.local import SUFFIXES
 from common.pelican.answers import Listing, ListingParser
-from common.pelican.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 from common.pelican.url import PelicanUrl
 from common.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, StagedFile, plan_block

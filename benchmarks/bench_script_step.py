@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bench_step import MUONS, Times, make_batch, timed
-from benchmarks.script_step import CRITIC_STEPS, PENALTY_EVERY, PENALTY_MUONS, ScriptStep, Widths
+from benchmarks.script_step import CRITIC_STEPS, PENALTY_MUONS, ScriptStep, Widths
 from workloads.base.context import StepContext
 from workloads.base.device import tune_cpu
 from workloads.muons.models.config import WganConfig
@@ -96,7 +96,7 @@ def make_cases(num_events: int, threads: int) -> dict[str, Callable[[], object]]
 
 def make_task(threads: int, num_events: int, **settings: Any) -> WganTask:
     """Task whose penalty sees as many muons as the script's: those of one part of PENALTY_MUONS."""
-    config = WganConfig(gp_every=PENALTY_EVERY, chunk_particles=PENALTY_MUONS, likelihood_steps=1, **settings)
+    config = WganConfig(chunk_particles=PENALTY_MUONS, likelihood_steps=1, **settings)
     task = WganTask(config, StepContext(CPU, seed=1, threads=threads))
     whole, calls, num_parts = task.networks.penalty, itertools.count(), max(num_events * MUONS // PENALTY_MUONS, 1)
 

@@ -32,7 +32,7 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.local_federation import LocalFederation
-from common.pelican.config import PelicanConfig
+from common.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 
 AT_ONCE = 8

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from workloads.direction.geometry import SCATTERING_M, SCATTERING_RATE_PER_NS
+from workloads.direction.geometry import Geometry, Medium
+from workloads.direction.light import JITTER_NS, NOISE_PER_NS
 from workloads.direction.metrics import unit_and_norm
 from workloads.direction.simulator import (
-    JITTER_NS,
     NOISE_FROM_NS,
-    NOISE_PER_NS,
     NOISE_TO_NS,
     SMALLEST_SHAPE,
     SimulatedEvents,
@@ -44,7 +43,8 @@ _LEAST_LN = -69.0
 class EventLikelihood:
     """ln of the likelihood of one event, of points of its parameters."""
 
-    def __init__(self, events: SimulatedEvents, index: int, position_S3: npt.NDArray[np.float32]) -> None:
+    def __init__(self, events: SimulatedEvents, index: int, geometry: Geometry) -> None:
+        position_S3, self._medium = geometry.position_S3, geometry.medium
         event = events.take(np.array([index]))
         self.is_track = bool(event.truth.is_track_E[0])
         self.truth = np.concatenate(
@@ -65,7 +65,7 @@ class EventLikelihood:
         # A sensor that is far stands for all of its kind, however many of these happen to be hit.
         far = int((~near).sum())
         self._weight_S = np.where(near[chosen], 1.0, far / max(int((~near[chosen]).sum()), 1)).astype(np.float32)
-        self._position_S3 = position_S3[chosen]
+        self._chosen = Geometry(position_S3[chosen], geometry.medium)
         self._place_P = np.searchsorted(chosen, sensor_P)
         self._time_P = event.time_ns_P.astype(np.float64)
         self._position_P3 = position_S3[sensor_P]
@@ -73,7 +73,7 @@ class EventLikelihood:
     def __call__(self, points_W8: Float64) -> Float64:
         """ln likelihood, up to a constant. (W, 8) -> (W,)."""
         truth, num = self._as_truth(points_W8), len(points_W8)
-        light = expected_light(truth, self._position_S3)
+        light = expected_light(truth, self._chosen)
         total_WS = light.cascade_ES + light.track_TS if self.is_track else light.cascade_ES
         expected_W = total_WS @ self._weight_S
         point_P = np.repeat(np.arange(num), len(self._time_P))
@@ -84,9 +84,9 @@ class EventLikelihood:
         parts = [(light.cascade_ES, direct_cascade_light)]
         parts += [(light.track_TS, direct_track_light)] if self.is_track else []
         for amount_WS, direct in parts:
-            direct_ns_P, path_m_P = direct(truth, point_P, position_P3)
+            direct_ns_P, path_m_P = direct(truth, point_P, position_P3, self._medium)
             shape = since_WP.shape
-            ln_WP = ln_delay_density(path_m_P.reshape(shape), since_WP - direct_ns_P.reshape(shape))
+            ln_WP = ln_delay_density(path_m_P.reshape(shape), since_WP - direct_ns_P.reshape(shape), self._medium)
             density_WP = density_WP + amount_WS[:, self._place_P] * np.exp(ln_WP)
         ln_W: Float64 = np.log(density_WP).sum(1) - expected_W
         return ln_W
@@ -102,10 +102,10 @@ class EventLikelihood:
         )
 
 
-def ln_delay_density(path_m: Float64, delay_ns: Float64) -> Float64:
+def ln_delay_density(path_m: Float64, delay_ns: Float64, medium: Medium) -> Float64:
     """ln p(delay | path) in 1/ns: a gamma distribution by scattering, and the normal one of the clock. Interpolated."""
-    table, ln_shapes, stretched = _table()
-    shape = np.clip(path_m / SCATTERING_M, SMALLEST_SHAPE, _LARGEST_SHAPE)
+    table, ln_shapes, stretched = _table(medium)
+    shape = np.clip(path_m / medium.scattering_m, SMALLEST_SHAPE, _LARGEST_SHAPE)
     row = np.clip((np.log(shape) - ln_shapes[0]) / (ln_shapes[1] - ln_shapes[0]), 0, _SHAPES - 1.001)
     column = (np.arcsinh(delay_ns / _STRETCH_NS) - stretched[0]) / (stretched[1] - stretched[0])
     outside = (column < 0) | (column > _TIMES - 1.001)
@@ -119,11 +119,11 @@ def ln_delay_density(path_m: Float64, delay_ns: Float64) -> Float64:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[Float64, Float64, Float64]:
+def _table(medium: Medium) -> tuple[Float64, Float64, Float64]:
     """ln densities, (shapes × times) flat, with ln of the shapes and the stretched times of their rows and columns."""
     ln_shapes = np.linspace(log(SMALLEST_SHAPE), log(_LARGEST_SHAPE), _SHAPES)
     stretched = np.linspace(asinh(_EARLIEST_NS / _STRETCH_NS), asinh(_LATEST_NS / _STRETCH_NS), _TIMES)
-    times = _STRETCH_NS * np.sinh(stretched)
+    times, scale_ns = _STRETCH_NS * np.sinh(stretched), 1 / medium.scattering_rate_per_ns
     # The gamma distribution is cut into small pieces, each of which the clock smears; late, it is as smooth as it is.
     pieces = np.concatenate([[0.0], np.geomspace(1e-4, 30 * JITTER_NS, _FINE)])
     middle = (pieces[1:] + pieces[:-1]) / 2
@@ -131,7 +131,7 @@ def _table() -> tuple[Float64, Float64, Float64]:
     smeared = stats.norm.pdf(times[early, None], middle, JITTER_NS)
     table = np.empty((_SHAPES, _TIMES))
     for index, shape in enumerate(np.exp(ln_shapes)):
-        table[index, early] = smeared @ np.diff(stats.gamma.cdf(pieces, shape, scale=1 / SCATTERING_RATE_PER_NS))
-        table[index, ~early] = stats.gamma.pdf(times[~early], shape, scale=1 / SCATTERING_RATE_PER_NS)
+        table[index, early] = smeared @ np.diff(stats.gamma.cdf(pieces, shape, scale=scale_ns))
+        table[index, ~early] = stats.gamma.pdf(times[~early], shape, scale=scale_ns)
     assert sinh(stretched[0]) < 0
     return np.log(np.maximum(table, np.exp(_LEAST_LN))).ravel(), ln_shapes, stretched

@@ -22,12 +22,7 @@ Publishing = Callable[[], AbstractContextManager[object]]
 
 @contextmanager
 def replacing(
-    path: Path,
-    *,
-    durable: bool,
-    mode: int = OWNER_ONLY,
-    part: Path | None = None,
-    publishing: Publishing = nullcontext,
+    path: Path, *, durable: bool, mode: int = OWNER_ONLY, part: Path | None = None, publishing: Publishing = nullcontext
 ) -> Iterator[Path]:
     """An empty file to write to, which takes the name ``path`` after the block.
 

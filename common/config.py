@@ -1,12 +1,14 @@
-"""Settings that several services share, and mistakes in settings as lines for their user."""
+"""Settings that several services share or that the Pelican client reads, and mistakes in settings for their user."""
 
 from __future__ import annotations
 
 import copy
 import difflib
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -116,7 +118,12 @@ def _lines(error: ValidationError, keys: Collection[str], section: str) -> list[
         key = ".".join(map(str, (section, *detail["loc"]) if section else detail["loc"]))
         key = key.removesuffix(".str").removesuffix(".tuple[str, ...]")  # pydantic's names of a union's types
         if detail["type"] == "extra_forbidden":
-            line = _unknown_of_section(key, keys, section) if section else unknown_key(key, list(keys))
+            line = unknown_key(key, list(keys))
+            if section:  # of a user's own model
+                names = [known.removeprefix(f"{section}.") for known in keys]
+                match = difflib.get_close_matches(key.removeprefix(f"{section}."), names, n=1)
+                hint = f"did you mean {f'{section}.{match[0]}'!r}?" if match else f"{section} has {', '.join(names)}"
+                line = f"unknown configuration key {key!r}; {hint}"
         elif detail["type"] == "value_error":
             text = str(detail["ctx"]["error"])  # a check between fields names them itself
             if section:  # text of the user's own
@@ -131,14 +138,6 @@ def _lines(error: ValidationError, keys: Collection[str], section: str) -> list[
                 line = f"{found.pop()[1]}, or {_expected(detail).removeprefix('expected ')}"
         found.append((key, line))
     return found
-
-
-def _unknown_of_section(key: str, keys: Collection[str], section: str) -> str:
-    """Line about a key that a user's own model lacks."""
-    names = [known.removeprefix(f"{section}.") for known in keys]
-    match = difflib.get_close_matches(key.removeprefix(f"{section}."), names, n=1)
-    hint = f"did you mean {f'{section}.{match[0]}'!r}?" if match else f"{section} has {', '.join(names)}"
-    return f"unknown configuration key {key!r}; {hint}"
 
 
 def _expected(detail: ErrorDetails) -> str:
@@ -299,6 +298,11 @@ class StreamConfig(ConfigBranch):
         stream._shard = shard
         return stream
 
+    def shards_of_node(self, node: int = 0, nodes: int = 1) -> range:
+        """Return the numbers of the shards that one of ``nodes`` machines runs; none of a run without shards."""
+        each = self.shards // nodes
+        return range(node * each, (node + 1) * each) if self.shards > 1 else range(0)
+
     def block_of_run(self, block: int) -> int:
         """Number, in the run, of a block of this stream: block b of the run belongs to shard b mod shards; sets have
         blocks of their own."""
@@ -421,3 +425,40 @@ class TransportConfig(ConfigBranch):
     """Kind of unix sockets. `abstract`: names without files, for one host. `folder`: socket files in the run directory,
     for containers that share it as a volume, and for a host with possibly hostile users: they can take an abstract
     name first."""
+
+
+class PelicanConfig(ConfigBranch):
+    """Settings read by common/pelican. None of them changes the training data."""
+
+    checksums: Literal["inventory", "origin"] = "inventory"
+    """Checksums that transfers are checked with, besides their size. `inventory`: those in a list file. `origin`: where
+    there is none, that of the origin, with one more request for each file (docs/explanation/security.md)."""
+
+
+class TokenConfig(ConfigBranch):
+    """Settings read by common/pelican: names of files, never a token (docs/how-to/tokens.md)."""
+
+    file: Path | None = None
+    """File that holds the token: plain text, or JSON with `access_token`. Empty: BEARER_TOKEN, BEARER_TOKEN_FILE,
+    $XDG_RUNTIME_DIR/bt_u$UID, /tmp/bt_u$UID, _CONDOR_CREDS, in this order."""
+    federation: str = ""
+    """Federation of the found tokens, by its host: none of them is sent to another one. Empty: a token is sent to
+    namespaces that accept its issuer; one without issuer is never sent."""
+    storage_prefix: str = "/icecube/wipac"
+    """Prefix of a pelican:// path that the issuer's scopes omit (docs/how-to/tokens.md). A path that isn't below it is
+    used as a whole."""
+
+    @field_validator("file")
+    @classmethod
+    def _is_a_name(cls, value: Path | None) -> Path | None:
+        if value is not None and re.search(r"(^|/)eyJ[\w-]*\.", str(value)):
+            raise ValueError("the name of a file that holds the token, not the token itself: anybody may read it here")
+        return value
+
+    @field_validator("storage_prefix")
+    @classmethod
+    def _is_absolute(cls, value: str) -> str:
+        parts = value.split("/")
+        if value and (parts[0] or ".." in parts or "." in parts or re.search(r"[\s*?\[\]{}]", value)):
+            raise ValueError("an absolute path without wildcards, for example /icecube/wipac, or nothing")
+        return "/" + "/".join(part for part in parts if part) if value.strip("/") else ""

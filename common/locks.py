@@ -11,10 +11,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 from common.atomic_file import OWNER_ONLY, Publishing
 from common.errors import BadInputError, IcestreamError, TryAgainError
@@ -144,7 +144,7 @@ class Holder:
         return f"{self.what}, process {self.pid} on {self.host}"
 
 
-class RunLock:
+class RunLock(AbstractContextManager["RunLock"]):
     """Exclusive lock on one part of a run. Its file names the holder; a lock of a dead holder excludes no process.
 
     Use it as a context manager, or close it. Raises BadInputError that names the holder, once ``wait`` gives up.
@@ -190,9 +190,6 @@ class RunLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -138,9 +138,7 @@ def _shortened_together(bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]
 
 
 BlockQuarantined = Annotated[
-    tuple[Quarantined, ...],
-    Field(max_length=MAX_BLOCK_FILES, fail_fast=True),
-    AfterValidator(_shortened_together),
+    tuple[Quarantined, ...], Field(max_length=MAX_BLOCK_FILES, fail_fast=True), AfterValidator(_shortened_together)
 ]
 """Files of one block without units."""
 

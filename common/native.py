@@ -68,12 +68,11 @@ def built(sources: NativeSources, environment: Mapping[str, str] = os.environ) -
     compiler = _compiler(environment)
     folder = _folder(environment)
     key = hashlib.sha256()
-    for part in (
-        *(path.read_bytes() for path in sources.files),
-        _version(compiler),
-        _processor(),
-        " ".join(FLAGS).encode(),
-    ):
+    # For -march=native: machines with different processors may share a home directory.
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    known = [line for line in lines if not line.startswith(("cpu MHz", "bogomips", "processor"))]
+    texts = ("\n".join(known).encode(), " ".join(FLAGS).encode())
+    for part in (*(path.read_bytes() for path in sources.files), _version(compiler), *texts):
         key.update(hashlib.sha256(part).digest())
     path = folder / f"{sources.name}-{key.hexdigest()[:32]}.so"
     if (descriptor := _opened(path)) is None:
@@ -141,12 +140,6 @@ def _version(compiler: str) -> bytes:
     path = Path(compiler).resolve()
     state = path.stat()
     return f"{path} {state.st_size} {state.st_mtime_ns}".encode()
-
-
-def _processor() -> bytes:
-    """Description of the processor, for -march=native: machines with different ones may share a home directory."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return "\n".join(line for line in lines if not line.startswith(("cpu MHz", "bogomips", "processor"))).encode()
 
 
 def _build(command: list[str], path: Path) -> None:

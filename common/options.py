@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -120,22 +121,27 @@ run_dir_option = click.option(
 )
 
 
-def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options --config and --set."""
-    function = click.option(
-        "--set",
-        "assignments",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Set one configuration key, e.g. --set stream.batch_events=512. Repeatable.",
-    )(function)
-    return click.option(
+def together(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the decorator that adds all of these, in the order of the help."""
+    return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)
+
+
+config_options = together(
+    click.option(
         "-c",
         "--config",
         "toml",
         type=click.Path(dir_okay=False, path_type=Path),
         help="TOML file with any part of the configuration; options win over it.",
-    )(function)
+    ),
+    click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one configuration key, e.g. --set stream.batch_events=512. Repeatable.",
+    ),
+)
 
 
 input_option = click.option(
@@ -161,16 +167,17 @@ done_option = click.option(
 )
 
 
-def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of a fetcher or decoder in a run with several shards, which `icestream run` gives."""
-    function = click.option("--shard", type=click.IntRange(min=0), hidden=True, help="Number of its shard.")(function)
-    return click.option(
+shard_options = together(
+    click.option(
         "--on-machine",
         type=click.IntRange(min=1),
         default=1,
         hidden=True,
         help="Shards of this machine, which share its disk budget, transfers and cores.",
-    )(function)
+    ),
+    click.option("--shard", type=click.IntRange(min=0), hidden=True, help="Number of its shard."),
+)
+"""Options of a fetcher or decoder in a run with several shards, which `icestream run` gives."""
 
 
 profile_option = click.option(

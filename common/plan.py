@@ -80,16 +80,12 @@ def is_held_out(ids: npt.NDArray[Any], share: float) -> npt.NDArray[np.bool_]:
     """
     hashes = np.zeros(len(ids), np.uint64)
     for field in range(ids.shape[1]):
-        hashes = _splitmix64(hashes ^ ids[:, field].astype(np.int64, copy=False).view(np.uint64))
+        # The generator's next output; unsigned integers wrap around.
+        hashes = (hashes ^ ids[:, field].astype(np.int64, copy=False).view(np.uint64)) + _STEP
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * _FIRST
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * _SECOND
+        hashes ^= hashes >> np.uint64(31)
     return hashes < np.uint64(int(share * 2**64))
-
-
-def _splitmix64(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Next output of the generator at ``state``; unsigned integers wrap around."""
-    mixed = state + _STEP
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)  # slots: there may be millions
@@ -365,7 +361,13 @@ def plan_block(
     parts = [part for file in staged if file.footer is not None for part in _parts(file, file.footer)]
     if stream.shuffle:
         order = generator(Stream.ROW_GROUPS, seed, stream.block_of_run(block)).permutation(len(parts))
-        parts = _spans_in_order([parts[i] for i in order])
+        parts = [parts[i] for i in order]
+        # A row group is decoded from its start: its spans are in file order, at the positions that they have among all.
+        spans: dict[tuple[int, int], list[Part]] = {}
+        for part in parts:
+            spans.setdefault((part.file, part.row_group), []).append(part)
+        rest = {key: iter(sorted(group, key=lambda part: part.first_row)) for key, group in spans.items()}
+        parts = [next(rest[part.file, part.row_group]) for part in parts]
     quarantined = tuple(
         Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None
     )
@@ -396,18 +398,6 @@ def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
                 )
         file_row += group.rows
         file_particle += group.particles
-
-
-def _spans_in_order(parts: list[Part]) -> list[Part]:
-    """Parts with the spans of each row group in file order, at the positions that they have among all parts.
-
-    A row group is decoded from its start: a reader continues with the next span, and never goes back.
-    """
-    spans: dict[tuple[int, int], list[Part]] = {}
-    for part in parts:
-        spans.setdefault((part.file, part.row_group), []).append(part)
-    rest = {key: iter(sorted(group, key=lambda part: part.first_row)) for key, group in spans.items()}
-    return [next(rest[part.file, part.row_group]) for part in parts]
 
 
 def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:

@@ -165,7 +165,10 @@ def progress_line(
     """State of a run in one short line: time since the start, step, epoch, rate, waits, losses, time left, troubles."""
     parts = [clock(elapsed_s)]
     if trainer is None or trainer.state == "starting":
-        parts.append("stopping" if stopping else _start_words(fetcher))
+        start = "starting" if fetcher is None else "the trainer is starting"
+        if fetcher is not None and fetcher.state == "listing":
+            start = f"listing the inputs ({fetcher.listed or 'waiting for the first answer'})"
+        parts.append("stopping" if stopping else start)
     else:
         share = done_share(fetcher, trainer)
         parts += [f"{100 * share:.0f} %"] if share is not None else []
@@ -187,19 +190,12 @@ def training_words(trainer: TrainerStatus) -> str:
     """Step, epoch, rate, waits and losses in a short line."""
     parts = [f"step {step_words(trainer)} ep {epoch_words(trainer)}"]
     parts.append(f"{trainer.events_per_s:,.0f} ev/s wait {100 * trainer.wait_fraction:.0f}%")
-    parts += [gpu] if (gpu := _gpu_in_short(trainer.gpu)) else []
+    if (gpu := trainer.gpu) is not None:  # load, and memory in GiB: mean and largest of the tensors, reserved
+        memory = (gpu.allocated_mean_bytes, gpu.allocated_max_bytes, gpu.reserved_bytes)
+        gib = "/".join("?" if number is None else f"{number / 2**30:.1f}" for number in memory)
+        parts.append(f"gpu{f' {100 * gpu.utilisation:.0f}%' if gpu.utilisation is not None else ''} {gib}GiB")
     parts += [loss_words(trainer.losses, _LOSSES_SHOWN)] if trainer.losses else []
     return " ".join(parts)
-
-
-def _gpu_in_short(gpu: GpuStatus | None) -> str:
-    """Load, and memory in GiB: mean and largest of the tensors, reserved; empty without a GPU."""
-    if gpu is None:
-        return ""
-    load = f" {100 * gpu.utilisation:.0f}%" if gpu.utilisation is not None else ""
-    memory = (gpu.allocated_mean_bytes, gpu.allocated_max_bytes, gpu.reserved_bytes)
-    gib = "/".join("?" if number is None else f"{number / 2**30:.1f}" for number in memory)
-    return f"gpu{load} {gib}GiB"
 
 
 def gpu_words(gpu: GpuStatus | None) -> str:
@@ -209,12 +205,8 @@ def gpu_words(gpu: GpuStatus | None) -> str:
     shares = (("% busy", gpu.utilisation), ("% of the time memory access", gpu.memory_utilisation))
     parts = [f"{100 * share:.0f} {what}" for what, share in shares if share is not None]
     parts += [f"memory {100 * gpu.memory_share:.0f} %"] if gpu.memory_share is not None else []
-    of_tensors = (
-        ("mean", gpu.allocated_mean_bytes),
-        ("max", gpu.allocated_max_bytes),
-        ("reserved", gpu.reserved_bytes),
-    )
-    tensors = [f"{binary_words(number)} {what}" for what, number in of_tensors if number is not None]
+    numbers = {"mean": gpu.allocated_mean_bytes, "max": gpu.allocated_max_bytes, "reserved": gpu.reserved_bytes}
+    tensors = [f"{binary_words(number)} {what}" for what, number in numbers.items() if number is not None]
     return ", ".join([*parts, *([f"tensors {', '.join(tensors)}"] if tensors else [])])
 
 
@@ -223,14 +215,6 @@ def binary_words(number: float) -> str:
     if number < 2**20:
         return f"{number / 2**10:,.0f} KiB"
     return f"{number / 2**30:,.1f} GiB" if number >= 2**30 else f"{number / 2**20:,.0f} MiB"
-
-
-def _start_words(fetcher: FetcherStatus | None) -> str:
-    if fetcher is None:
-        return "starting"
-    if fetcher.state == "listing":
-        return f"listing the inputs ({fetcher.listed or 'waiting for the first answer'})"
-    return "the trainer is starting"
 
 
 def restart_words(restarts: Mapping[str, int]) -> str:

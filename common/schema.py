@@ -347,10 +347,7 @@ def _with_extra(schema: EventSchema) -> EventSchema:
         columns.append(Column(name, "event" if kind == number else "particle", TYPE_NAMES[number], (name,)))
     sources = tuple(SourceColumn(column.name, column.name, 0) for column in columns)
     return replace(
-        schema,
-        columns=(*schema.columns, *columns),
-        source_columns=(*schema.source_columns, *sources),
-        tables=None,
+        schema, columns=(*schema.columns, *columns), source_columns=(*schema.source_columns, *sources), tables=None
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Self
 
 import click
 from rich.console import Console
@@ -34,7 +33,7 @@ def note(text: str) -> None:
         click.echo(text, err=True)
 
 
-class SlowProgress:
+class SlowProgress(AbstractContextManager["SlowProgress"]):
     """Progress on standard error. Use it as a context manager and call advance() often."""
 
     def __init__(
@@ -56,9 +55,6 @@ class SlowProgress:
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
@@ -70,7 +66,10 @@ class SlowProgress:
             self._bar.update(self._task, completed=self._done, text=self._text())
         elif _is_shown.get() and self._clock() >= self._next_s:
             if self._console.is_interactive:
-                self._begin_bar()
+                columns = (TextColumn("{task.description} {task.fields[text]}"), BarColumn(), TimeRemainingColumn())
+                self._bar = Progress(*columns, console=self._console, transient=True)
+                self._task = self._bar.add_task(self._what, total=self._total, completed=self._done, text=self._text())
+                self._bar.start()
             else:
                 self._next_s = self._clock() + _LINE_S
                 click.echo(f"{self._what}: {self._text()}", err=True)
@@ -81,12 +80,6 @@ class SlowProgress:
         if self._bar is not None:
             self._bar.update(self._task, total=total)
         self.advance(done - self._done)
-
-    def _begin_bar(self) -> None:
-        columns = (TextColumn("{task.description} {task.fields[text]}"), BarColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=self._console, transient=True)
-        self._task = self._bar.add_task(self._what, total=self._total, completed=self._done, text=self._text())
-        self._bar.start()
 
     def _text(self) -> str:
         return f"{self._to_text(self._done)} of {self._to_text(self._total)}"

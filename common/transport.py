@@ -55,7 +55,7 @@ _F_SEAL_GROW = 0x0004
 Bytes = npt.NDArray[np.uint8]
 
 
-class Arena:
+class Arena(contextlib.AbstractContextManager["Arena"]):
     """Mapping of the slab. Use it as a context manager, or close it.
 
     Contract (rule R3 of the queue; the dispatcher holds it by leases, this class by types):
@@ -146,9 +146,6 @@ class Arena:
             self._map.close()
         os.close(self.fd)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -238,14 +235,7 @@ class Addresses:
 class PeerTransport:
     """Connection of a decoder or a local trainer to the fetcher, with the arena mapped."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config: TransportConfig,
-        *,
-        writable: bool,
-        stopped: Callable[[], bool],
-    ) -> None:
+    def __init__(self, run_dir: Path, config: TransportConfig, *, writable: bool, stopped: Callable[[], bool]) -> None:
         """Connect, waiting until the fetcher has started.
 
         Raises BadInputError after CONNECT_TIMEOUT_S, StopRequested once ``stopped()`` is true.

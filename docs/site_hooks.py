@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from icestream.cli import VERBS, cli, listed, own_command
-from icestream.commands.migrate import rows as rows_of_flags
+from icestream.commands.migrate import flags_of
 from services.config.root import Config
 from workloads import registry
 from workloads.base.interface import Section
@@ -50,6 +50,20 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     folder = posixpath.dirname(f"docs/{page.file.src_uri}")
     markdown = OLD.sub(lambda place: "\n".join(rows_of_flags(place[1])), markdown).replace(FIRST_RUN, first_run())
     return with_outer_links(markdown, folder, config["repo_url"])
+
+
+def rows_of_flags(script: str) -> list[str]:
+    """Return the table of the flags of a script, or of the `scripts` themselves, as Markdown."""
+    lines = ["| old | icestream | what is different, or why there is none |", "| --- | --- | --- |"]
+    for flag in flags_of(script).values():
+        name = f"`{flag.name}`" if flag.name != "--infiles" else "`-i`, `--infiles`"
+        if flag.alias_of:
+            lines.append(f"| {name} | as `{flag.alias_of}` | |")
+        else:
+            note = f" {flag.note} " if flag.note else " "
+            counterparts = [*([flag.option] if flag.option else []), *(f"`{key}`" for key in flag.keys)]
+            lines.append(f"| {name} | {', '.join(counterparts) or 'not needed'} |{note}|")
+    return lines
 
 
 def first_run() -> str:
@@ -94,8 +108,8 @@ _ABOUT_COMMANDS = """# Commands
 Help of each command, as `icestream run --help` prints it, in the sections of `icestream --help`. Exit codes:
 [exit-codes.md](exit-codes.md).
 
-For completion with Tab, type once: `icestream completion bash >> ~/.bashrc` (also zsh, fish). `icestream --version`
-names the commit, Python, torch and CUDA.
+For completion with Tab, type once: `_ICESTREAM_COMPLETE=bash_source icestream >> ~/.bashrc` (also `zsh_source`,
+`fish_source`). `icestream --version` names the commit, Python, torch and CUDA.
 """
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError, TryAgainError
 from common.paths import CONFIG_FILE, open_in_run
@@ -52,7 +52,6 @@ VERBS: dict[str, tuple[Section, str]] = {
     "trainer": ("Machines", "Start a run's trainer."),
     "slurm": ("Machines", "Print a job script for several machines under Slurm."),
     "token": ("Machines", "Show the token that a run would use, and if it suffices."),
-    "completion": ("Machines", "Print the lines that complete commands and options with Tab."),
 }
 """Section and summary of each command in `icestream --help`; own_command() knows its code."""
 
@@ -64,8 +63,6 @@ _MODULES = {"stop": "status", "logs": "status", "ls": "status", "ranges": "plan"
 
 def own_command(name: str) -> click.Command:
     """Return the command of a verb in VERBS, imported only now: torch, Arrow and others take seconds."""
-    if name == "completion":
-        return completion
     command: click.Command = getattr(import_module(f"icestream.commands.{_MODULES.get(name, name)}"), name)
     return command
 
@@ -99,8 +96,14 @@ class LazyGroup(click.Group):
             wanted = (workload_of_run(others) if len(having) > 1 else None) or having[0]
         if wanted not in having:
             raise click.BadParameter(f"{wanted!r} has no {cmd_name}; those that have: {', '.join(having)}", ctx)
-        command = registry.loaded(registry.verbs(wanted)[cmd_name].command)
-        return cmd_name, naming_others(command, cmd_name, [name for name in having if name != wanted]), others
+        command = copy(registry.loaded(registry.verbs(wanted)[cmd_name].command))
+        lines = [
+            f"With other options for the workload {name}: icestream {cmd_name} --workload {name} --help"
+            for name in having
+            if name != wanted
+        ]
+        command.epilog = "\n\n".join([cleandoc(command.epilog or ""), *lines])
+        return cmd_name, command, others
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, those of workloads with the workload's name."""
@@ -126,16 +129,6 @@ def listed() -> list[tuple[str, str, Section]]:
         verb = registry.verbs(having[0])[name]
         lines.append((name, f"{verb.summary.rstrip('.')} ({', '.join(having)}).", verb.section))
     return lines
-
-
-def naming_others(command: click.Command, verb: str, others: Sequence[str]) -> click.Command:
-    """Return a copy of the command whose help names the other workloads that have the verb."""
-    command = copy(command)
-    lines = [
-        f"With other options for the workload {name}: icestream {verb} --workload {name} --help" for name in others
-    ]
-    command.epilog = "\n\n".join([cleandoc(command.epilog or ""), *lines])
-    return command
 
 
 def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -195,22 +188,6 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 def cli(context: click.Context) -> None:
     """Stream ragged particle-physics data into training: fetcher, decoders and trainer as separate processes."""
     context.obj = FrontDoor()
-
-
-@click.command(
-    epilog="""\b
-Examples, once (each new shell then completes with Tab):
-  icestream completion bash >> ~/.bashrc
-  icestream completion zsh >> ~/.zshrc
-  icestream completion fish > ~/.config/fish/completions/icestream.fish
-"""
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the lines that let SHELL complete icestream's commands and options."""
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "icestream", "_ICESTREAM_COMPLETE").source())
 
 
 def main() -> None:

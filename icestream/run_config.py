@@ -33,7 +33,9 @@ def load_run_config(
     if "workload" in config.model_fields_set or len(registry.names()) == 1:
         _refuse_other_files(config)
         return config
-    found = _workload_of_columns(config.source.columns) or workload_of_files(config.input)
+    named, everyone = config.source.columns.keys(), registry.every_workload()
+    of_columns = (one.name for one in everyone if named <= {source.name for source in one.schema.source_columns})
+    found = (next(of_columns, None) if named else None) or workload_of_files(config.input)
     if found is None:
         _refuse_foreign(config.input)
     if found is None or found == config.workload:
@@ -79,14 +81,6 @@ def _with_types(config: Config) -> dict[str, str]:
         if not kind and name not in found:
             raise BadInputError(f"source.extra: {shown(str(path))} has no column {name!r}; it has {', '.join(found)}")
     return {name: kind or found[name] for name, kind in config.source.extra.items()}
-
-
-def _workload_of_columns(columns: Mapping[str, object]) -> str | None:
-    """First workload with all columns that `source.columns` names."""
-    for workload in registry.every_workload():
-        if columns and columns.keys() <= {source.name for source in workload.schema.source_columns}:
-            return workload.name
-    return None
 
 
 def workload_of_files(inputs: Sequence[str]) -> str | None:

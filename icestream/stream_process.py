@@ -39,12 +39,11 @@ def serve(run_dir: Path, caller: int, *, temporary: bool) -> int:
         with RunLock(run_dir, "run", "icestream.stream", patience(_LOCK_WAIT_S)):
             # The caller is the trainer.
             local = config.local.model_copy(update={"trainers": 0})
-            shards = range(config.stream.shards) if config.stream.shards > 1 else range(0)
             supervisor = Supervisor(
                 run_dir,
                 local,
                 lambda name: service_command(name, run_dir, config.stream.shards),
-                shards=shards,
+                shards=config.stream.shards_of_node(),
                 secrets=secrets_allowed(config),
                 say=lambda text: print(text, flush=True),  # noqa: T201  the log
             )

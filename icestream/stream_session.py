@@ -96,7 +96,11 @@ def stream_config(
     given = {**settings, **given_flags, "epochs": 0, "trainer.model": NO_MODEL}
     stored: Path | dict[str, Any] = run_dir if run_dir is not None and run_dir.is_dir() else {}
     if isinstance(stored, Path):
-        _refuse_training_run(stored)
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            model = json.loads((stored / CONFIG_FILE).read_text())["trainer"]["model"]
+            if model != NO_MODEL:
+                what = f"{stored} is the run directory of a training ({model})"
+                raise BadInputError(f"{what}: name another folder as run_dir")
     toml = given_path(config, "config") if config is not None else None
     resolved = load_run_config(stored, toml=toml, assignments=(), flags=given)
     if resolved.stream.shards > 1 and not resolved.stream.is_mixed:
@@ -106,15 +110,6 @@ def stream_config(
     is_new = run_dir is None or not (run_dir / CONFIG_FILE).exists()
     check_before_start(run_dir or Path(_NO_FOLDER), resolved, lists_inputs=is_new)
     return resolved
-
-
-def _refuse_training_run(run_dir: Path) -> None:
-    try:
-        model = json.loads((run_dir / CONFIG_FILE).read_text())["trainer"]["model"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if model != NO_MODEL:
-        raise BadInputError(f"{run_dir} is the run directory of a training ({model}): name another folder as run_dir")
 
 
 def rows_of_local_files(config: Config) -> int | None:

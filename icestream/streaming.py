@@ -636,11 +636,6 @@ class EventStream(IterableDataset[RaggedBatch]):
         """Drop what was fetched and not handed out: it is fetched again."""
         self._source = self._held = self._rest = None
 
-    def _begin_again(self) -> None:
-        """Go to the first batch, if this stream is elsewhere."""
-        if self._state != self._start:
-            self._go_to(self._start)
-
     def _go_to(self, state: StreamState) -> None:
         self._state = state
         self._forget()
@@ -652,8 +647,8 @@ class EventStream(IterableDataset[RaggedBatch]):
         if not self._in_use.acquire(blocking=False):
             raise BadInputError("another thread reads this stream: give each thread a stream of its own")
         try:
-            if begins and self._ways.restart:
-                self._begin_again()
+            if begins and self._ways.restart and self._state != self._start:
+                self._go_to(self._start)
             if begins and self._first_after is not None and not self._first_after[0].was_read:
                 # Lightning fetches it, and drops it for a new loop, where it resumes behind an epoch's last validation.
                 self.load_state_dict(self._first_after[1])

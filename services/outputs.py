@@ -289,7 +289,16 @@ class Copies:
 
     def turn(self) -> int:
         """Copy changed files, and return their number. Raises the destination's errors; the copies so far are kept."""
-        manifest = self._manifest = self._manifest or self._first_manifest()
+        if self._manifest is None:  # this run's at the destination, or an empty one
+            ours, former = run_id(self._run_dir), self._destination.manifest()
+            is_ours = former is not None and former.run_id == ours
+            if former is not None and not is_ours and not self._take_over:
+                raise BadInputError(
+                    f"{self._where} holds the outputs of another run: name another outputs.destination, or start with"
+                    " --fresh to replace them"
+                )
+            self._manifest = former if former is not None and is_ours else Manifest(run_id=ours)
+        manifest = self._manifest
         before = self._files_copied
         local = {name: self._digests.of(self._run_dir / name) for name in self._names()}
         known = {name: file for name, file in local.items() if file is not None}
@@ -310,18 +319,6 @@ class Copies:
             self._write(Manifest(run_id=manifest.run_id, files=files))  # first: no reader must rely on it any more
             self._destination.delete(name)
         return self._files_copied - before
-
-    def _first_manifest(self) -> Manifest:
-        """Return this run's manifest at the destination, or an empty one. Raises BadInputError for another run's."""
-        ours, former = run_id(self._run_dir), self._destination.manifest()
-        if former is not None and former.run_id == ours:
-            return former
-        if former is not None and not self._take_over:
-            raise BadInputError(
-                f"{self._where} holds the outputs of another run: name another outputs.destination, or start with"
-                " --fresh to replace them"
-            )
-        return Manifest(run_id=ours)
 
     def _names(self) -> list[str]:
         outputs = []

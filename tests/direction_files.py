@@ -56,7 +56,11 @@ def write_direction_file(path: Path, rows: RaggedRows, *, row_group_rows: int = 
 
 def direction_arrays(folder: Path, counts: Sequence[int]) -> UnitArrays:
     """Events with so many pulses each, as a decoder hands them on."""
-    path = write_direction_file(folder / "arrays.parquet", event_rows(counts))
+    return read_arrays(write_direction_file(folder / "arrays.parquet", event_rows(counts)))
+
+
+def read_arrays(path: Path) -> UnitArrays:
+    """All events of a file, as a decoder hands them on."""
     front = FrontDoor()
     settings = front.file_settings([str(path)], toml=None, assignments=())
     with front.each_unit(DIRECTION.stored_as(settings.source), settings) as units:

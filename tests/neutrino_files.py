@@ -62,56 +62,51 @@ def write_kaggle(
 ) -> Path:
     """Write a data set: a file of pulses for each batch, and the tables of events and sensors."""
     (folder / name).mkdir(parents=True, exist_ok=True)
-    meta: dict[str, list[np.ndarray]] = {}
+    meta = []
     for batch, events in batches.items():
-        counts = np.array([len(event.pulses) for event in events])
-        last = np.cumsum(counts) - 1
-        columns = {
-            "batch_id": np.full(len(events), batch),
-            "event_id": np.array([event.event_id for event in events]),
-            "first_pulse_index": last - counts + 1,
-            "last_pulse_index": last,
-        }
+        bounds = np.cumsum([0, *(len(event.pulses) for event in events)])
+        columns = {"batch_id": np.full(len(events), batch), "event_id": [event.event_id for event in events]}
+        columns |= {"first_pulse_index": bounds[:-1], "last_pulse_index": bounds[1:] - 1}
         if angles:
-            columns["azimuth"] = np.array([event.azimuth for event in events], number)
-            columns["zenith"] = np.array([event.zenith for event in events], number)
-        for key, values in columns.items():
-            meta.setdefault(key, []).append(values)
+            columns |= {key: values.astype(number) for key, values in angles_of(events).items()}
+        meta.append(pa.table(columns))
         write_batch(folder / name / f"batch_{batch}.parquet", events)
-    table = {key: np.concatenate(values) for key, values in meta.items()}
-    pq.write_table(pa.table(table), folder / f"{name}_meta.parquet", **(meta_options or {}))
+    pq.write_table(pa.concat_tables(meta), folder / f"{name}_meta.parquet", **(meta_options or {}))
     write_geometry(folder / GEOMETRY_FILE, sensors())
     return folder
 
 
+def angles_of(events: Sequence[Neutrino]) -> dict[str, np.ndarray]:
+    return {name: np.array([getattr(event, name) for event in events]) for name in ("azimuth", "zenith")}
+
+
+def flattened(events: Sequence[Neutrino]) -> tuple[np.ndarray, np.ndarray]:
+    """Pulses of all events, and the id of each one's event."""
+    pulses = [event.pulses for event in events]
+    return np.concatenate(pulses), np.repeat([event.event_id for event in events], list(map(len, pulses)))
+
+
 def write_batch(path: Path, events: Sequence[Neutrino], rows: int = 1 << 20, **changed: Any) -> None:
     """Write the file of a batch's pulses; ``changed`` are columns to replace, None: to leave out."""
-    pulses = np.concatenate([event.pulses for event in events])
-    columns = {key: pulses[key] for key in PULSE.names or ()}
-    columns["event_id"] = np.repeat([event.event_id for event in events], [len(event.pulses) for event in events])
+    pulses, event_id = flattened(events)
+    columns = {key: pulses[key] for key in PULSE.names or ()} | {"event_id": event_id}
     kept = {key: values for key, values in (columns | changed).items() if values is not None}
     pq.write_table(pa.table(kept), path, row_group_size=rows)
 
 
 def write_flat(folder: Path, events: Sequence[Neutrino], *, part: int = 0, **truth: Any) -> Path:
     """Write GraphNeT's flat tables as IceCube's: folders `pulses` and `truth`. ``truth`` are columns to replace."""
-    pulses = np.concatenate([event.pulses for event in events])
+    pulses, event_no = flattened(events)
     place = sensors().position_S3[pulses["sensor_id"]].astype(np.float64)
     columns = {
         **dict(zip(("dom_x", "dom_y", "dom_z"), place.T, strict=True)),
         "dom_time": pulses["time"].astype(np.float64),
         "charge": pulses["charge"],
         "hlc": (~pulses["auxiliary"]).astype(np.int64),
-        "event_no": np.repeat([event.event_id for event in events], [len(event.pulses) for event in events]).astype(
-            "u8"
-        ),
+        "event_no": event_no.astype("u8"),
     }
-    table = {
-        "azimuth": np.array([event.azimuth for event in events]),
-        "zenith": np.array([event.zenith for event in events]),
-        "event_no": np.array([event.event_id for event in events]),
-    }
-    kept = {key: values for key, values in (table | truth).items() if values is not None}
+    table = angles_of(events) | {"event_no": np.array([event.event_id for event in events])} | truth
+    kept = {key: values for key, values in table.items() if values is not None}
     for name, one in (("pulses", columns), ("truth", kept)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(one), folder / name / f"{name}_{part}.parquet")

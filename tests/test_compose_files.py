@@ -93,7 +93,7 @@ def test_the_image_for_a_gpu_is_checked_by_the_check_that_the_trainer_makes(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("sysconfig.get_paths", lambda *_: {"include": str(tmp_path)})
-    monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr("workloads.base.device.find_spec", lambda name: ModuleSpec(name, None))
     with pytest.raises(BadInputError, match="a C compiler on CUDA"):
         exec(check, {})  # noqa: S102
     (tmp_path / "bin" / "gcc").touch(mode=0o755)

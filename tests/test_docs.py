@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from icestream.cli import listed
-from icestream.commands.migrate import rows
 from services.config.root import known_keys
 from workloads.muons.metrics.evaluate import DEFINITIONS as METRICS
 
@@ -50,7 +49,7 @@ def test_the_source_tree_names_every_package() -> None:
 def test_the_pages_on_migrating_get_the_tables_of_old_scripts_and_flags() -> None:
     found = {name: HOOKS["OLD"].findall(page.read_text()) for page in pages() if (name := page.name)}
     assert (found["migrate.md"], found["from-iceaggr.md"]) == (["scripts", "train.py"], ["iceaggr"])
-    assert len(rows("train.py")) > 77
+    assert len(HOOKS["rows_of_flags"]("train.py")) > 77
 
 
 def pages() -> list[Path]:
@@ -142,7 +141,13 @@ def test_the_images_install_the_pinned_packages_by_hash_but_for_torch() -> None:
 
 
 def test_every_key_that_the_page_on_migrating_names_exists() -> None:
-    page = "\n".join([(ROOT / "docs/how-to/migrate.md").read_text(), *rows("train.py"), *rows("iceaggr")])
+    page = "\n".join(
+        [
+            (ROOT / "docs/how-to/migrate.md").read_text(),
+            *HOOKS["rows_of_flags"]("train.py"),
+            *HOOKS["rows_of_flags"]("iceaggr"),
+        ]
+    )
     branches = "|".join(sorted({key.partition(".")[0] for key in known_keys() if "." in key}))
     named = set(re.findall(rf"`((?:{branches})\.[a-z_.]+)", page))
 

@@ -176,8 +176,11 @@ class Run:
         return "\n".join(f"--- {log}\n{log.read_text()[-3000:]}" for log in [self._output, *logs])
 
     def _started_after_rays_own_abort(self) -> bool:
-        """True, once, if a check in Ray ended the driver ("a bug in Ray"): the same command goes on then."""
-        if self.driver.returncode != -signal.SIGABRT or self._is_rays or "a bug in Ray" not in self._output.read_text():
+        """True, once, if a check in Ray ended the driver ("a bug in Ray"): the same command goes on then.
+
+        Whatever its exit code is: mostly that of SIGABRT, but not always.
+        """
+        if self._is_rays or "a bug in Ray" not in self._output.read_text():
             return False
         self._is_rays = True
         self.start()

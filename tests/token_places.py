@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from federation.issuer import Issuer
 
+from common.config import TokenConfig
 from common.pelican import tokens
-from common.pelican.config import TokenConfig
 from common.pelican.token_claims import Need, needs
 from common.pelican.tokens import FoundTokens
 

@@ -77,6 +77,7 @@ def directions(plan: EventsPlan) -> Microbatch:
     opens_P[np.cumsum(events.counts_E)[:-1]] = True
     source_E3, pulses_P2 = -events.truth.travel_E3, np.stack([events.time_ns_P, events.charge_pe_P], 1)
     of_events = {"source_direction": source_E3.astype(np.float32), "classical_fits": fits, "enriched": rows.added_E}
+    of_events["true_energy"] = events.truth.energy_gev_E.astype(np.float32)
     flags: dict[str, Any] = {"sensor": events.sensor_P, "auxiliary": events.auxiliary_P, "opens_sensor": opens_P}
     return _microbatch(events.counts_E, of_events, flags | {"pulses": pulses_P2})
 

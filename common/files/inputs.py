@@ -177,18 +177,17 @@ def _expand_local(text: str, identities: dict[str, Identity]) -> list[SourceFile
         logger.warning("%s", hidden_names.told(text, list(map(str, hidden))))
     if not found:
         raise _nothing_found(text)
-    files = [_local_file(file, identities) for file in found]  # first: the machine may fail here
+    files = []
+    for file in found:  # first: the machine may fail here
+        status = status_of(file)
+        if status is not None and stat.S_ISREG(status.st_mode):
+            identities[str(file)] = status.st_dev, status.st_ino
+            files.append(SourceFile(str(file), status.st_size))
+        else:
+            files.append(SourceFile(str(file), 0))
     if not any(os.access(file, os.R_OK) for file in found):
         raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
     return files
-
-
-def _local_file(path: Path, identities: dict[str, Identity]) -> SourceFile:
-    status = status_of(path)
-    if status is None or not stat.S_ISREG(status.st_mode):
-        return SourceFile(str(path), 0)
-    identities[str(path)] = status.st_dev, status.st_ino
-    return SourceFile(str(path), status.st_size)
 
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:

@@ -20,21 +20,24 @@ from common.files.rows import RaggedRows, offsets_of
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
 
-Compression = Literal["zstd", "snappy", "none"]
-
 
 def schema_of(workload: EventSchema) -> pa.Schema:
     """Production schema, with nothing nullable: values per particle are a list of numbers or structs."""
     return pa.schema([_field(name, sources, 0, workload) for name, sources in _by_name(workload.source_columns, 0)])
 
 
-def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
+def writer_options(schema: pa.Schema, compression: Literal["zstd"]) -> dict[str, Any]:
     """Keyword arguments of pq.ParquetWriter."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)  # only a file knows the names of its leaves
+    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    leaves = [parquet.column(i) for i in range(len(parquet.names))]
+    split = [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE", "INT32")]
     return {
         "compression": compression,
-        "compression_level": 1 if compression == "zstd" else None,
+        "compression_level": 1,
         "use_dictionary": False,
-        "use_byte_stream_split": [] if compression == "none" else _split_leaves(schema),
+        "use_byte_stream_split": split,
         "write_page_checksum": True,
         "write_statistics": True,
     }
@@ -97,12 +100,3 @@ def _array(kind: pa.DataType, sources: Sequence[SourceColumn], depth: int, value
     if source.is_list:
         return lists_of(values[source.into], kind)
     return pa.array(values[source.into][:, source.field])
-
-
-def _split_leaves(schema: pa.Schema) -> list[str]:
-    """Return the Parquet names of the columns of floats, and of integers of up to 32 bits."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)  # only a file knows the names of its leaves
-    parquet = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
-    leaves = [parquet.column(i) for i in range(len(parquet.names))]
-    return [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE", "INT32")]

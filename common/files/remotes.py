@@ -13,6 +13,7 @@ import logging
 import re
 import socket
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
 from ipaddress import IPv6Address, ip_address
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import fsspec
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from common.config import PelicanConfig, TokenConfig
 from common.errors import BadInputError, TransientError
 from common.files.local import SUFFIXES, expand_lists
 from common.pelican.answers import NotFoundError
-from common.pelican.config import PelicanConfig, TokenConfig
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
 from common.text import shown, without_secrets, without_tokens
@@ -184,15 +185,11 @@ def _copy(source: SourceFile, local: BinaryIO) -> None:
             raise error.__cause__ from None
         if is_gone(error):
             raise BadInputError("it does not exist any more") from None
-        if _is_refused(error):
+        # A retry won't help: a client error other than a time-out or "too many requests".
+        status = getattr(error.__cause__ or error, "status", 0) or 0
+        if isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429)):
             raise BadInputError(f"the server refuses it: {' '.join(str(error).split())[:300]}") from None
         raise TransientError(f"could not be fetched: {' '.join(str(error).split())[:300]}") from error
-
-
-def _is_refused(error: Exception) -> bool:
-    """True if a retry won't help: a client error other than a time-out or "too many requests"."""
-    status = getattr(error.__cause__ or error, "status", 0) or 0
-    return isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429))
 
 
 def is_gone(error: Exception) -> bool:
@@ -205,7 +202,7 @@ def is_gone(error: Exception) -> bool:
     return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
 
 
-class Remotes:
+class Remotes(AbstractContextManager["Remotes"]):
     """Clients for remote files, used by many threads. A federation's client is started at the first of its addresses.
 
     ``on_progress`` is called with the progress of a listing, from another thread.
@@ -216,9 +213,6 @@ class Remotes:
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._thread: PelicanThread | None = None
-
-    def __enter__(self) -> Remotes:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -137,8 +137,10 @@ def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, o
     offsets = offsets_of(np.concatenate(counts) if len(counts) > 1 else counts[0])
     if FILES.used is not None and _taken(FILES.used, particles, offsets, order, out):
         return
-    rows = _as_strings(particles, offsets)
-    del particles
+    offsets *= particles.itemsize * particles.shape[1]  # in bytes: each row's particles are one string, not copied
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(particles))]
+    rows = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    del particles, buffers
     indices, target = pa.array(order), out.reshape(-1).view(np.uint8)
     filled = 0
     for first in range(0, len(order), _ROWS_AT_A_TIME):
@@ -165,14 +167,6 @@ def _taken(library: ctypes.CDLL, particles: Array, offsets: Int64, order: Int64,
 def as_items(rows: Array) -> Array:
     """Contiguous rows as one item each: numpy moves it at once instead of number by number. (R, F) -> (R,)."""
     return rows.view(f"V{rows.itemsize * rows.shape[1]}")[:, 0]
-
-
-def _as_strings(particles: Array, offsets: Int64) -> pa.Array:
-    """Particles of each row as one string of bytes: no copy. The offsets become offsets in bytes."""
-    width = particles.itemsize * particles.shape[1]
-    offsets *= width
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(particles))]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 # -------------------------------------------------------------- rows and the rules for their values
@@ -306,7 +300,11 @@ class Reader(Protocol):
 def checked(rows: RaggedRows, workload: EventSchema) -> RaggedRows:
     """Rows without fillers, in which the events that break a rule are invalid."""
     for column in workload.read_columns:
-        rules = _rules_of(column, workload)
+        rules = [rule for rule in workload.rules if rule.column == column.name]
+        # What source.extra hands through stays as it is: a reconstruction that failed may be NaN.
+        if "f" in column.dtype and column.name not in workload.source.extra:
+            ruled = {rule.field for rule in rules}  # a field without a rule must be finite
+            rules += [ValueRule(column.name, field) for field in range(len(column.fields)) if field not in ruled]
         if rules:
             per_event = column.per == "event"
             values = (rows.event_columns if per_event else rows.particle_columns)[column.name]
@@ -327,17 +325,6 @@ def without_fillers(rows: RaggedRows, workload: EventSchema) -> RaggedRows:
             if len(values) and values.min() <= 0:
                 rows = drop_particles(rows, values > 0)
     return rows
-
-
-def _rules_of(column: Column, workload: EventSchema) -> list[ValueRule]:
-    """Rules of the column's fields; a field of floats without one must be finite."""
-    rules = [rule for rule in workload.rules if rule.column == column.name]
-    if column.name in workload.source.extra:  # handed through as they are: a reconstruction that failed may be NaN
-        return rules
-    if "f" in column.dtype:
-        ruled = {rule.field for rule in rules}
-        rules += [ValueRule(column.name, field) for field in range(len(column.fields)) if field not in ruled]
-    return rules
 
 
 def _surely_good(values: Array, rules: list[ValueRule], column: Column) -> bool:

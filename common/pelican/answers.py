@@ -294,7 +294,8 @@ class ListingParser:
                 continue
             # A server may put its own prefix before the listed path.
             name = place.rpartition(above)[2] if above in place else ""
-            if _is_name(name):
+            is_name = name not in ("", ".", "..") and "/" not in name and not _CONTROL.search(name)
+            if is_name and len(name.encode()) <= _MAX_NAME_BYTES:  # XML has no surrogates
                 entries[name] = Entry(name, _checked(size_bytes, is_dir, href), is_dir)
             else:
                 num_refused += 1
@@ -335,18 +336,14 @@ class ListingParser:
             elif self._href is None:  # the first one: a status below it may contain others
                 self._href = "".join(self._text).strip("\n")
         elif name == _RESPONSE and len(self._open) == 1:
-            self._end_response()
+            if not self._href:
+                raise MalformedListing("an entry without a name")
+            if len(self._responses) >= _MAX_RESPONSES:
+                raise MalformedListing(f"more than {_MAX_RESPONSES} entries")
+            size_bytes = number(self._size) if self._size is not None else 0
+            is_dir = self._is_dir or self._href.endswith("/")
+            self._responses.append((self._href, -1 if size_bytes is None else size_bytes, is_dir))
         self._parser.CharacterDataHandler = None
-
-    def _end_response(self) -> None:
-        if not self._href:
-            raise MalformedListing("an entry without a name")
-        if len(self._responses) >= _MAX_RESPONSES:
-            raise MalformedListing(f"more than {_MAX_RESPONSES} entries")
-        size_bytes = number(self._size) if self._size is not None else 0
-        self._responses.append(
-            (self._href, -1 if size_bytes is None else size_bytes, self._is_dir or self._href.endswith("/"))
-        )
 
     def _characters(self, text: str) -> None:
         self._num_chars += len(text)
@@ -374,9 +371,3 @@ def _place(href: str, *, raw_names: bool) -> str:
         return path if raw_names else unquote(path, errors="strict")
     except UnicodeDecodeError:
         return ""
-
-
-def _is_name(name: str) -> bool:
-    if name in ("", ".", "..") or "/" in name or _CONTROL.search(name):
-        return False
-    return len(name.encode()) <= _MAX_NAME_BYTES  # XML has no surrogates

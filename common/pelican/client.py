@@ -24,6 +24,7 @@ from pelicanfs.dir_header_parser import parse_director_response
 from yarl import URL
 
 from common import text as hidden_names
+from common.config import PelicanConfig
 from common.errors import BadInputError
 from common.pelican.answers import (
     DeniedError,
@@ -36,7 +37,6 @@ from common.pelican.answers import (
     named_issuers,
     scope_base_path,
 )
-from common.pelican.config import PelicanConfig
 from common.pelican.token_claims import Recipient
 from common.pelican.tokens import FoundTokens
 from common.pelican.url import (

@@ -9,9 +9,9 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, TypeVar
 
+from common.config import PelicanConfig
 from common.errors import TransientError
 from common.pelican.client import TIMEOUT_S, Federation, OnProgress, expand, open_session
-from common.pelican.config import PelicanConfig
 from common.pelican.tokens import FoundTokens
 from common.pelican.transfers import download
 from common.pelican.url import PelicanUrl

@@ -139,7 +139,8 @@ def directory(url: str, storage_prefix: str = "") -> tuple[str, str]:
         raise BadInputError(f"{url}: '..' is not allowed in the path; write it without")
     is_directory = path.endswith("/")
     for depth, part in enumerate(parts):
-        if _UNKNOWN.search(part) or _is_range(part) or re.search(r"[^\x21-\x7e]", part):
+        is_range = (match := _RANGE.fullmatch(part)) is not None and int(match[1]) < int(match[2])  # no month: 2025-01
+        if _UNKNOWN.search(part) or is_range or re.search(r"[^\x21-\x7e]", part):
             parts, is_directory = parts[:depth], True
             break
     if not is_directory and parts and _FILE.search(parts[-1]):
@@ -148,12 +149,6 @@ def directory(url: str, storage_prefix: str = "") -> tuple[str, str]:
     if parts[: len(prefix)] == prefix:
         parts = parts[len(prefix) :]
     return federation.lower(), "/" + "/".join(parts)
-
-
-def _is_range(name: str) -> bool:
-    """True for a range such as ``0000000-0000999``, but not the month ``2025-01``."""
-    match = _RANGE.fullmatch(name)
-    return match is not None and int(match[1]) < int(match[2])
 
 
 # -------------------------------------------------------------- claims

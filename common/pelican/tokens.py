@@ -14,21 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.config import TokenConfig
 from common.paths import changed_by_others, user_path
+from common.pelican import token_claims
 from common.pelican.answers import BadTokenError, TokenExpired, json_object
-from common.pelican.config import TokenConfig
-from common.pelican.token_claims import (
-    Consent,
-    Need,
-    Recipient,
-    TokenClaims,
-    how_to_get,
-    missing,
-    read_claims,
-    what_is_wrong,
-    why_not,
-    why_not_here,
-)
 from common.text import duration, shown
 
 logger = logging.getLogger(__name__)
@@ -65,8 +54,11 @@ def read_token(path: Path, *, shared_folder: bool = False) -> str:
     except UnicodeDecodeError:
         raise BadTokenError(f"{path}: this is no token: it isn't text") from None
     if text.startswith("{"):
-        text = _from_json(path, text)
-    if wrong := what_is_wrong(text):
+        token = (json_object(text) or {}).get("access_token")
+        if not isinstance(token, str):
+            raise BadTokenError(f"{path}: no JSON with the text access_token; expected one, or a token as plain text")
+        text = token
+    if wrong := token_claims.what_is_wrong(text):
         raise BadTokenError(f"{path}: this is no token: {wrong}; expected plain text, or JSON with access_token")
     return text
 
@@ -90,16 +82,6 @@ def _read_ours(path: Path, descriptor: int, *, shared_folder: bool) -> bytes:
         mode = stat.S_IMODE(info.st_mode)
         logger.warning("%s: others can read this token (mode %04o); close it: chmod 600 %s", path, mode, path)
     return os.read(descriptor, MAX_FILE_BYTES)
-
-
-def _from_json(path: Path, text: str) -> str:
-    content = json_object(text)
-    if content is None:
-        raise BadTokenError(f"{path}: this is no token: neither plain text nor JSON")
-    token = content.get("access_token")
-    if not isinstance(token, str):
-        raise BadTokenError(f"{path}: JSON without the text access_token; expected one, or the token as plain text")
-    return token
 
 
 # -------------------------------------------------------------- the search
@@ -132,7 +114,7 @@ class Found:
 
     place: TokenPlace
     token: str = field(repr=False)
-    claims: TokenClaims
+    claims: token_claims.TokenClaims
 
     def describe(self, now_s: float) -> str:
         """Place, scopes, audience and time left; never the token."""
@@ -159,10 +141,11 @@ def places(config: TokenConfig, environment: Mapping[str, str]) -> list[TokenPla
     path = SHARED_FOLDER / name
     found.append(TokenPlace(str(path), path, shared_folder=True))
     if environment.get(CONDOR_VARIABLE):
-        found += [
-            TokenPlace(f"{CONDOR_VARIABLE} ({path})", path)
-            for path in _condor_files(Path(environment[CONDOR_VARIABLE]))
-        ]
+        # A folder of an HTCondor job, with one SERVICE.use each.
+        files = sorted(
+            Path(environment[CONDOR_VARIABLE]).glob("*.use"), key=lambda path: (path.stem != "scitokens", path)
+        )
+        found += [TokenPlace(f"{CONDOR_VARIABLE} ({path})", path) for path in files[:1]]
     return found
 
 
@@ -170,19 +153,19 @@ def look(place: TokenPlace, environment: Mapping[str, str]) -> Found | None:
     """Return the token in one place; None: nothing. Raises BadTokenError."""
     if place.path is None:
         token = environment.get(VARIABLE, "").strip()
-        if wrong := what_is_wrong(token):
+        if wrong := token_claims.what_is_wrong(token):
             raise BadTokenError(f"{VARIABLE_NAME}: this is no token: {wrong}; set it to a token, or unset it")
-        return Found(place, token, read_claims(token))
+        return Found(place, token, token_claims.read_claims(token))
     try:
         token = read_token(place.path, shared_folder=place.shared_folder)
     except FileNotFoundError:
         if place.required:
             raise BadTokenError(f"{place.name}: no such file; expected one that holds the token") from None
         return None
-    return Found(place, token, read_claims(token))
+    return Found(place, token, token_claims.read_claims(token))
 
 
-def choose(candidates: Iterable[Found], need: Need, now_s: float) -> Found | None:
+def choose(candidates: Iterable[Found], need: token_claims.Need, now_s: float) -> Found | None:
     """Return the best token: a valid one that covers the need, any valid one, any.
 
     Among equals the first place wins. A token that doesn't cover the need may still work: the issuer defines the
@@ -192,18 +175,9 @@ def choose(candidates: Iterable[Found], need: Need, now_s: float) -> Found | Non
     def rank(found: Found) -> int:
         if not found.claims.is_valid(now_s):
             return 2
-        return 0 if found.claims.scopes is None or not missing(found.claims.scopes, need.scopes) else 1
+        return 0 if found.claims.scopes is None or not token_claims.missing(found.claims.scopes, need.scopes) else 1
 
     return min(candidates, key=rank, default=None)
-
-
-def _condor_files(folder: Path) -> list[Path]:
-    """Return the token files of an HTCondor job: a folder with one ``SERVICE.use`` each; ``scitokens`` is the usual
-    service."""
-    usual = folder / "scitokens.use"
-    if usual.exists():
-        return [usual]
-    return sorted(folder.glob("*.use"))[:1]
 
 
 # -------------------------------------------------------------- the token in use
@@ -217,7 +191,7 @@ class FoundTokens:
 
     def __init__(
         self,
-        need: Need,
+        need: token_claims.Need,
         config: TokenConfig,
         *,
         environment: Mapping[str, str] = os.environ,
@@ -235,7 +209,7 @@ class FoundTokens:
         self._withheld: list[str] = []
         """Tokens that were found and not sent, with the reason."""
 
-    def current(self, to: Recipient | None = None) -> str | None:
+    def current(self, to: token_claims.Recipient | None = None) -> str | None:
         """Return the currently valid token for this server; None: send none.
 
         Raises BadInputError or TransientError with guidance.
@@ -248,7 +222,7 @@ class FoundTokens:
             raise TokenExpired(self._guidance(found))
         return found.token
 
-    def refused(self, token: str | None, to: Recipient | None = None) -> bool:
+    def refused(self, token: str | None, to: token_claims.Recipient | None = None) -> bool:
         """Search again after a server denied the token. Return True if another token may work now: one that was not
         denied yet."""
         if token is not None:
@@ -292,12 +266,12 @@ class FoundTokens:
             return " ".join(map(str, self._need.scopes)) or "a token for it" * bool(self._withheld)
         if self._found.claims.scopes is None:
             return ""
-        return " ".join(map(str, missing(self._found.claims.scopes, self._need.scopes)))
+        return " ".join(map(str, token_claims.missing(self._found.claims.scopes, self._need.scopes)))
 
     def _is_valid(self, found: Found) -> bool:
         return found.claims.is_valid(self._clock())
 
-    def _look(self, to: Recipient | None) -> None:
+    def _look(self, to: token_claims.Recipient | None) -> None:
         """Read all places, and take the best token that may be sent."""
         former, found = self._found, self._best(to)
         self._has_looked = True
@@ -310,15 +284,15 @@ class FoundTokens:
         if found is not None and former is not None and found.token != former.token:
             logger.info("new token from %s", found.describe(self._clock()))
 
-    def _why_not(self, found: Found, to: Recipient | None) -> str:
+    def _why_not(self, found: Found, to: token_claims.Recipient | None) -> str:
         """Return the reason not to send a token there; empty: it may be sent."""
         config = self._config
-        consent = Consent(config.federation, may_write=config.file is not None or self._need.writes)
+        consent = token_claims.Consent(config.federation, may_write=config.file is not None or self._need.writes)
         if to is None:
-            return why_not_here(found.claims, self._need.federation, consent)
-        return why_not(found.claims, to, consent, config.storage_prefix)
+            return token_claims.why_not_here(found.claims, self._need.federation, consent)
+        return token_claims.why_not(found.claims, to, consent, config.storage_prefix)
 
-    def _best(self, to: Recipient | None) -> Found | None:
+    def _best(self, to: token_claims.Recipient | None) -> Found | None:
         candidates = []
         self._problems = []
         for place in places(self._config, self._environment):
@@ -361,7 +335,7 @@ class FoundTokens:
         return "; ".join([text, self._how_to_get(), *self._problems])
 
     def _how_to_get(self) -> str:
-        return how_to_get(self._need.federation, self._need.path, writes=self._need.writes)
+        return token_claims.how_to_get(self._need.federation, self._need.path, writes=self._need.writes)
 
 
 def _digest(token: str) -> str:

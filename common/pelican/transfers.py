@@ -12,18 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from common.pelican.answers import (
-    ORIGIN_ALGORITHMS,
-    CorruptError,
-    DeniedError,
-    Hasher,
-    NotFoundError,
-    UnavailableError,
-    from_digest,
-    hasher,
-    matches,
-    number,
-)
+from common.pelican import answers
 from common.pelican.client import TRANSPORT_ERRORS, Federation, Sources, request, told
 from common.pelican.url import PelicanUrl, escaped
 from common.text import shown
@@ -83,7 +72,7 @@ class _Transfer:
     def __post_init__(self) -> None:
         self._attempts: list[str] = []
         self._kinds: set[str] = set()
-        self._hasher: Hasher | None = None
+        self._hasher: answers.Hasher | None = None
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._have = os.fstat(self._fd).st_size
         if self._have > self._size_bytes:
@@ -115,7 +104,7 @@ class _Transfer:
         """Return the sources from the director. Raises its errors, with the attempts made before."""
         try:
             return await self._federation.sources(self._path, fresh=fresh)
-        except (NotFoundError, DeniedError, UnavailableError) as error:
+        except (answers.NotFoundError, answers.DeniedError, answers.UnavailableError) as error:
             if self._attempts:
                 raise type(error)(str(error), self._attempts) from None
             raise
@@ -238,7 +227,7 @@ class _Transfer:
     def _read_what_is_there(self) -> None:
         """Hash the bytes on disk, before more are added."""
         if self._checksum and self._hasher is None:
-            found, offset = hasher(self._checksum), 0
+            found, offset = answers.hasher(self._checksum), 0
             with self._own_disk():
                 while offset < self._have and (data := os.pread(self._fd, 1 << 20, offset)):
                     found.update(data)
@@ -253,7 +242,7 @@ class _Transfer:
             return
         self._read_what_is_there()
         assert self._hasher is not None
-        if not matches(self._checksum, self._hasher):
+        if not answers.matches(self._checksum, self._hasher):
             found = f"{self._checksum.partition('=')[0]}={self._hasher.hexdigest()}"
             self._begin_anew()
             self._most = self._size_bytes
@@ -279,14 +268,14 @@ class _Transfer:
         url = PelicanUrl(self._federation.host, self._path)
         kinds = self._kinds
         if kinds == {"not found"}:
-            return NotFoundError(f"{url}: no source has it", self._attempts)
+            return answers.NotFoundError(f"{url}: no source has it", self._attempts)
         if kinds == {"denied"}:
             return self._federation.denial(f"{url}: refused by every source", self._attempts)
         if kinds and kinds <= {"corrupt", "size", "not found"} and "" not in kinds:
             self._begin_anew()
             text = f"{url}: no source has the {self._size_bytes} bytes that the inventory says"
-            return CorruptError(text, self._attempts)
-        return UnavailableError(f"{url}: no source delivered it", self._attempts)
+            return answers.CorruptError(text, self._attempts)
+        return answers.UnavailableError(f"{url}: no source delivered it", self._attempts)
 
 
 async def _origin_checksum(federation: Federation, path: str, sources: Sources) -> str:
@@ -298,11 +287,11 @@ async def _origin_checksum(federation: Federation, path: str, sources: Sources) 
     if not sources.collections:
         return ""
     headers, _ = federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
-    headers |= {"Want-Digest": ",".join(ORIGIN_ALGORITHMS), "Connection": "close"}
+    headers |= {"Want-Digest": ",".join(answers.ORIGIN_ALGORITHMS), "Connection": "close"}
     url = sources.collections + escaped(path)
     try:
         async with request(federation.session, "HEAD", url, headers=headers, timeout=federation.timeout) as response:
-            return from_digest(response.headers.get("Digest", "")) if response.status == 200 else ""
+            return answers.from_digest(response.headers.get("Digest", "")) if response.status == 200 else ""
     except TRANSPORT_ERRORS:
         return ""
 
@@ -312,7 +301,7 @@ def _length(response: aiohttp.ClientResponse) -> int | None:
     text = response.headers.get("Content-Length")
     if text is None:
         return None
-    length = number(text)
+    length = answers.number(text)
     if length is None:
         raise _Failed(f"it promises {shown(text, 60)!r} bytes")
     return length
@@ -332,14 +321,14 @@ async def upload(federation: Federation, path: str, file: Path) -> None:
         try:
             status, text = await _request(federation, "PUT", path, file)
             if status not in _WRITTEN:
-                raise UnavailableError(f"{_url(federation, path)}: writing it was answered {status}: {text}")
+                raise answers.UnavailableError(f"{_url(federation, path)}: writing it was answered {status}: {text}")
             arrived = await size_of(federation, path)
             if arrived != size_bytes:
-                raise UnavailableError(f"{_url(federation, path)}: {arrived} bytes arrived of {size_bytes}")
+                raise answers.UnavailableError(f"{_url(federation, path)}: {arrived} bytes arrived of {size_bytes}")
             return
-        except (UnavailableError, NotFoundError) as error:
+        except (answers.UnavailableError, answers.NotFoundError) as error:
             if attempt + 1 == _UPLOAD_TRIES:
-                raise UnavailableError(str(error)) from None
+                raise answers.UnavailableError(str(error)) from None
             await asyncio.sleep(0.5 * 2**attempt)
 
 
@@ -347,7 +336,7 @@ async def size_of(federation: Federation, path: str) -> int:
     """Return the size of a file in bytes. Raises NotFoundError, and a listing's errors."""
     listing = await federation.list_directory(path)
     if listing.itself is None or listing.itself.is_dir:
-        raise NotFoundError(f"{_url(federation, path)}: no such file")
+        raise answers.NotFoundError(f"{_url(federation, path)}: no such file")
     return listing.itself.size_bytes
 
 
@@ -355,7 +344,7 @@ async def delete(federation: Federation, path: str) -> None:
     """Remove a file; a missing one is no error. Raises DeniedError, UnavailableError."""
     status, text = await _request(federation, "DELETE", path, None)
     if status not in (*_WRITTEN, 404):
-        raise UnavailableError(f"{_url(federation, path)}: deleting it was answered {status}: {text}")
+        raise answers.UnavailableError(f"{_url(federation, path)}: deleting it was answered {status}: {text}")
 
 
 async def _request(federation: Federation, method: str, path: str, file: Path | None) -> tuple[int, str]:
@@ -366,7 +355,7 @@ async def _request(federation: Federation, method: str, path: str, file: Path | 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.sock_connect, sock_read=limits.total)
     server = next(iter(federation.in_order(sources)), None)
     if server is None:
-        raise UnavailableError(f"{_url(federation, path)}: the director names no origin that may get a token")
+        raise answers.UnavailableError(f"{_url(federation, path)}: the director names no origin that may get a token")
     url = server + escaped(path)
     to = federation.recipient(sources, server, path, writes=True)
 
@@ -381,7 +370,7 @@ async def _request(federation: Federation, method: str, path: str, file: Path | 
             if isinstance(error, OSError) and error.filename is not None:
                 raise  # error of the local file
             federation.failed(server)
-            raise UnavailableError(f"{_url(federation, path)}: {server}: {told(error)}") from None
+            raise answers.UnavailableError(f"{_url(federation, path)}: {server}: {told(error)}") from None
 
     status, answer = await federation.authorised(sources, to, ask)
     if status in (401, 403):

@@ -21,7 +21,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError, IcestreamError
 from common.files.by_content import plan_file, rows_of
 from common.files.inputs import expand, local_file
-from common.files.layout import Compression, schema_of, to_table, writer_options
+from common.files.layout import schema_of, to_table, writer_options
 from common.files.local import each_match
 from common.files.remotes import Remotes
 from common.files.rows import RaggedRows
@@ -71,7 +71,6 @@ def convert_file(
     workload: EventSchema,
     *,
     rows_per_group: int,
-    compression: Compression,
     force: bool = False,
     name: str = "",
     part: Path | None = None,
@@ -97,7 +96,6 @@ def convert_file(
         rows_of(parts, workload),
         rows=footer.rows,
         rows_per_group=rows_per_group,
-        compression=compression,
         bytes_in=path.stat().st_size,
         part=part,
         on_rows=on_rows,
@@ -113,7 +111,6 @@ def write_rows(
     *,
     rows: int,
     rows_per_group: int,
-    compression: Compression,
     bytes_in: int,
     on_rows: Callable[[int, int], None],
     part: Path | None = None,
@@ -124,7 +121,7 @@ def write_rows(
     schema = schema_of(workload)
     events = empty = null_events = particles = all_dropped = 0
     with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part or part_of_one_writer(out)) as new:
-        with pq.ParquetWriter(new, schema, **writer_options(schema, compression)) as writer:
+        with pq.ParquetWriter(new, schema, **writer_options(schema, "zstd")) as writer:
             for group, num_null, dropped in _groups(pieces, rows_per_group, rows, on_rows):
                 counts = np.concatenate([piece.counts for piece in group])
                 if len(counts):
@@ -214,9 +211,7 @@ def foreign_inputs(inputs: Sequence[str], layout: str | None) -> ForeignInputs |
     return None
 
 
-def import_files(
-    found: ForeignInputs, out: Path, *, rows_per_group: int, compression: Compression, most: int, force: bool
-) -> None:
+def import_files(found: ForeignInputs, out: Path, *, rows_per_group: int, most: int, force: bool) -> None:
     """Write a file of the workload's layout for each foreign one into the directory ``out``.
 
     Files that are there already, from the same source, are left as they are, unless ``force``. A file that can't be
@@ -250,7 +245,6 @@ def import_files(
                 opened.rows(file, most),
                 rows=file.rows,
                 rows_per_group=rows_per_group,
-                compression=compression,
                 bytes_in=file.path.stat().st_size,
                 on_rows=progress.reach,
                 notes={_STAMP: stamp},
@@ -333,7 +327,6 @@ def _is_there(target: Path, file: ForeignFile, stamp: str, *, force: bool) -> bo
     show_default=True,
     help="Rows per row group: the fewer, the better units mix files.",
 )
-@click.option("--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd", show_default=True)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.option(
     "--from", "layout", metavar="LAYOUT", help="Layout of another experiment; without it, recognised by content."
@@ -348,7 +341,6 @@ def convert(
     inputs: tuple[str, ...],
     out: Path,
     rows_per_group: int,
-    compression: Compression,
     force: bool,
     layout: str | None,
     max_particles: int | None,
@@ -367,7 +359,6 @@ def convert(
             foreign,
             out,
             rows_per_group=rows_per_group,
-            compression=compression,
             most=max_particles or MOST_PARTICLES,
             force=force,
         )
@@ -389,7 +380,6 @@ def convert(
                         target,
                         workload,
                         rows_per_group=rows_per_group,
-                        compression=compression,
                         force=force,
                         name=name,
                         part=part,

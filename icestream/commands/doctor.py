@@ -14,22 +14,13 @@ from typing import Any, Literal, NamedTuple
 import click
 import pynvml
 
+from common import options
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError, BadInputsError, IcestreamError
 from common.files.inputs import expand, local_path
 from common.files.local import expand_lists
 from common.files.remotes import Remotes
 from common.locks import NO_LOCKS, holder_of, try_lock
 from common.memory import available_memory_bytes
-from common.options import (
-    RunCommand,
-    absolute,
-    config_options,
-    device_option,
-    input_option,
-    ranges_option,
-    run_argument,
-    token_file_option,
-)
 from common.pelican.answers import BadTokenError
 from common.pelican.token_claims import needs
 from common.pelican.tokens import FoundTokens
@@ -72,13 +63,13 @@ class Finding(NamedTuple):
     text: str
 
 
-@click.command(epilog=EXAMPLES, cls=RunCommand)
-@run_argument(default="run")
-@input_option
-@ranges_option
-@device_option()
-@token_file_option
-@config_options
+@click.command(epilog=EXAMPLES, cls=options.RunCommand)
+@options.run_argument(default="run")
+@options.input_option
+@options.ranges_option
+@options.device_option()
+@options.token_file_option
+@options.config_options
 def doctor(
     run_dir: Path,
     inputs: tuple[str, ...],
@@ -94,7 +85,7 @@ def doctor(
     Of local files some, spread over all, are looked at as a run does it; of remote ones the first is fetched.
     """
     flags = {
-        "input": absolute(inputs) or None,
+        "input": options.absolute(inputs) or None,
         "fetcher.ranges": ranges,
         "trainer.device": device,
         "token.file": token_file,

@@ -355,17 +355,13 @@ def _parquet_layout(path: Path, workload: EventSchema) -> list[ColumnLayout]:
     return [
         ColumnLayout(
             name=field.name,
-            type=_type_text(field.type),
+            # Arrow's text of a type, without the names of list elements.
+            type=re.sub(r"(list(?:_view)?<)[^:<>]*: ", r"\1", str(field.type)).replace(" not null", ""),
             storage=", ".join(sorted(codecs[field.name])) or "no rows",
             is_read=field.name in names,
         )
         for field in schema
     ]
-
-
-def _type_text(kind: pa.DataType) -> str:
-    """Return Arrow's text of a type, without the names of list elements."""
-    return re.sub(r"(list(?:_view)?<)[^:<>]*: ", r"\1", str(kind)).replace(" not null", "")
 
 
 def _hdf5_layout(path: Path, workload: EventSchema) -> list[ColumnLayout]:

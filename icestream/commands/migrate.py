@@ -52,11 +52,6 @@ class OldFlag:
     alias_of: str
     note: str
 
-    @property
-    def counterpart(self) -> str:
-        """Counterpart as Markdown; empty: there is none."""
-        return ", ".join([*([self.option] if self.option else []), *(f"`{key}`" for key in self.keys)])
-
 
 def _read() -> Iterator[OldFlag]:
     with Path(__file__).with_name("old_flags.csv").open(encoding="utf-8", newline="") as file:
@@ -79,19 +74,6 @@ TRAIN, ICEAGGR = "train.py", "iceaggr"
 FLAGS = tuple(flags_of(TRAIN).values())
 """The 77 flags of cr_muons' `train.py`, then those of its earlier versions, and of the notes on it."""
 SCRIPTS = flags_of("scripts")
-
-
-def rows(script: str) -> list[str]:
-    """Return the table of the flags of a script, or of the `scripts` themselves, as Markdown."""
-    lines = ["| old | icestream | what is different, or why there is none |", "| --- | --- | --- |"]
-    for flag in flags_of(script).values():
-        name = f"`{flag.name}`" if flag.name != "--infiles" else "`-i`, `--infiles`"
-        if flag.alias_of:
-            lines.append(f"| {name} | as `{flag.alias_of}` | |")
-        else:
-            note = f" {flag.note} " if flag.note else " "
-            lines.append(f"| {name} | {flag.counterpart or 'not needed'} |{note}|")
-    return lines
 
 
 class _Parser(argparse.ArgumentParser):
@@ -320,7 +302,13 @@ def _of_iceaggr(path: Path, overrides: dict[str, Any]) -> Moved:
     new, known = Moved(), flags_of(ICEAGGR)
     tree = {name: section for name, section in _yaml(path).items() if isinstance(section, dict)}
     given = {f"{name}.{key}": value for name, section in tree.items() for key, value in section.items()} | overrides
-    typed = {key: _typed(path, known[key], value) for key, value in given.items() if key in known and value is not None}
+    typed: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in known and value is not None:  # YAML makes a text of 1e-4
+            try:
+                typed[key] = TypeAdapter(_TYPES[known[key].takes]).validate_python(value)
+            except ValidationError as error:
+                raise BadInputError(f"{path}: {key}: {error.errors()[0]['msg']}") from None
     if not typed.keys() & {"training.epochs", "training.batch_size", "training.lr"}:
         raise BadInputError(f"{path}: no configuration of iceaggr: it has no training.epochs, batch_size or lr")
     unknown = (key for key in given if key not in known and not key.startswith("model."))
@@ -357,14 +345,6 @@ def _yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise BadInputError(f"{path}: expected sections such as training: and data:")
     return tree
-
-
-def _typed(path: Path, key: OldFlag, value: Any) -> Any:
-    """Value of the key's type: YAML makes a text of 1e-4. Raises BadInputError."""
-    try:
-        return TypeAdapter(_TYPES[key.takes]).validate_python(value)
-    except ValidationError as error:
-        raise BadInputError(f"{path}: {key.name}: {error.errors()[0]['msg']}") from None
 
 
 def _network(new: Moved, path: Path, model: Mapping[str, Any]) -> None:

@@ -18,45 +18,24 @@ from typing import Any
 
 import click
 
+from common import paths
 from common.atomic_file import OWNER_ONLY, replace_file
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputError, IcestreamError, TryAgainError
 from common.locks import LOCKS_FOLDER, RunAttempt, RunLock, Wait, begin_attempt, holder_of, patience
-from common.paths import (
-    CONFIG_FILE,
-    INVENTORY_FOLDER,
-    NODE_FILE,
-    RUN_DIR_MODE,
-    RUN_ID_FILE,
-    make_run_dir,
-    own_files_only,
-    require_private,
-)
 from common.plan import plan_hash
 from common.process import StopFlag
 from common.status import TrainerStatus, read_status
 from common.summary import summary_lines, write_summary
 from common.text import shown
 from common.transport import StopRequested
-from icestream.commands.checks import (
-    check_before_start,
-    check_device,
-    imbalance_of_shards,
-    refuse_data_folder,
-    require_plan_of_checkpoint,
-    usable_nodes,
-)
+from icestream.commands import checks
 from icestream.commands.run_session import resolved_config, summary_of, supervise, with_absolute_paths
 from services.config.root import Config, leaves, load_config, store_config
 from services.config.settings import make_ranges
 from services.fetcher.shared_folder import list_path
+from services.supervisor import supervisor
 from services.supervisor.child import FETCHER, service_command, service_of
 from services.supervisor.meeting import Meeting, NodeNote, NodePlace
-from services.supervisor.supervisor import (
-    INTERRUPTED_EXIT_CODE,
-    RANKS_FILES,
-    SessionOutcome,
-    TrainerGroup,
-)
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, STEP_NAME, newest_step
 
 SHARED_BRANCHES = ("input", "workload", "seed", "epochs", "source", "stream", "trainer")
@@ -94,8 +73,8 @@ class NodeSession:
         require_shared(self.shared, self.run_dir)
         # A mistake in the settings is told before this node meets the others.
         config = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags)
-        nodes = usable_nodes(config.stream, self.place.nodes, config.local.trainers)
-        make_run_dir(self.run_dir)
+        nodes = checks.usable_nodes(config.stream, self.place.nodes, config.local.trainers)
+        paths.make_run_dir(self.run_dir)
         try:
             with RunLock(self.run_dir, "run", "icestream run", self._until_former_ends(self.run_dir)):
                 if self.place.node == 0:
@@ -106,7 +85,7 @@ class NodeSession:
                 return self._spare(nodes)
         except StopRequested:
             self._say("stopped before the start")
-            return INTERRUPTED_EXIT_CODE
+            return supervisor.INTERRUPTED_EXIT_CODE
 
     # -------------------------------------------------------------- before the start
 
@@ -114,7 +93,7 @@ class NodeSession:
         """Run node 0, which prepares the run for all, and adds up what they have trained."""
         with self._lock_of_shared():
             attempt = begin_attempt(self.shared)
-            for former in (self.shared / LOCKS_FOLDER).glob(f"{RANKS_FILES}*"):
+            for former in (self.shared / LOCKS_FOLDER).glob(f"{supervisor.RANKS_FILES}*"):
                 former.unlink(missing_ok=True)
             settings = SharedSettings(self.shared, attempt)
             note, ended = self._note(attempt, nodes), threading.Event()
@@ -125,7 +104,7 @@ class NodeSession:
                 self._meeting.gather(attempt, note)
                 exit_code, text = self._until_the_end(config, attempt, nodes)
             except StopRequested:
-                exit_code, text = INTERRUPTED_EXIT_CODE, "stopped before the start"
+                exit_code, text = supervisor.INTERRUPTED_EXIT_CODE, "stopped before the start"
             except IcestreamError as error:
                 is_mistake = not isinstance(error, TryAgainError)
                 exit_code, text = USER_ERROR_EXIT_CODE if is_mistake else TRY_AGAIN_EXIT_CODE, str(error)
@@ -186,7 +165,7 @@ class NodeSession:
     @property
     def _stored(self) -> Path | dict[str, Any]:
         """Configuration of the run, if it has begun."""
-        return self.shared if (self.shared / CONFIG_FILE).exists() else {}
+        return self.shared if (self.shared / paths.CONFIG_FILE).exists() else {}
 
     def _config(self, nodes: int) -> Config:
         """Return this node's configuration, from that of the run and what was given here. Raises BadInputError."""
@@ -204,11 +183,11 @@ class NodeSession:
         former = load_config(self.shared, environment={}) if self._stored else None
         config = self._config(nodes)
         ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
-        is_listed = all(list_path(self.shared / INVENTORY_FOLDER, one).exists() for one in ranges)
-        check_before_start(self.shared, config, lists_inputs=not is_listed)
-        refuse_data_folder(self.run_dir, config)
+        is_listed = all(list_path(self.shared / paths.INVENTORY_FOLDER, one).exists() for one in ranges)
+        checks.check_before_start(self.shared, config, lists_inputs=not is_listed)
+        checks.refuse_data_folder(self.run_dir, config)
         if former is not None:
-            require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
+            checks.require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
         claim_run_dir(self.run_dir, run_id(self.shared, begins=True), self.shared)
         settings.replace(config)
         store_config(self.run_dir, config)
@@ -242,7 +221,7 @@ class NodeSession:
         require_same(load_config(self.shared, environment={}), config)
         if build_of(config) != note.build:
             raise BadInputError(f"{build_of(config)} here, but node 0 has {note.build}: install the same everywhere")
-        check_device(config.trainer.device)
+        checks.check_device(config.trainer.device)
         require_inputs(config)
         claim_run_dir(self.run_dir, run_id(self.shared, begins=False), self.shared)
         store_config(self.run_dir, config)
@@ -253,9 +232,8 @@ class NodeSession:
         """Run this node's processes; return its exit code, and the reason of an error."""
         if self.stop:
             raise StopRequested
-        each = config.stream.shards // nodes
         node = self.place.node
-        shards = range(node * each, (node + 1) * each) if config.stream.shards > 1 else range(0)
+        shards = config.stream.shards_of_node(node, nodes)
         of_shards = "the whole stream"
         if shards:
             numbers = f"shard {shards[0]}" if len(shards) == 1 else f"shards {shards[0]} to {shards[-1]}"
@@ -265,12 +243,12 @@ class NodeSession:
         def command_for(name: str) -> list[str]:
             command = service_command(name, self.run_dir, len(shards), config.trainer.model)
             is_fetcher = shards and service_of(name) == FETCHER
-            return [*command, "--inventory", str(self.shared / INVENTORY_FOLDER)] if is_fetcher else command
+            return [*command, "--inventory", str(self.shared / paths.INVENTORY_FOLDER)] if is_fetcher else command
 
-        group = TrainerGroup(self.run_dir, config.local.trainers, node, nodes, self.place.address, attempt)
+        group = supervisor.TrainerGroup(self.run_dir, config.local.trainers, node, nodes, self.place.address, attempt)
         return self._finish(config, attempt, supervise(self.run_dir, config, command_for, shards, group))
 
-    def _finish(self, config: Config, attempt: RunAttempt, outcome: SessionOutcome) -> tuple[int, str]:
+    def _finish(self, config: Config, attempt: RunAttempt, outcome: supervisor.SessionOutcome) -> tuple[int, str]:
         """Return exit code and reason; node 0 adds up what all nodes have trained, and writes the summary."""
         exit_code, error = outcome.exit_code, outcome.error
         if self.place.node == 0:
@@ -289,7 +267,7 @@ class NodeSession:
     def _imbalance(self, config: Config, status: TrainerStatus | None) -> str:
         """Return the sum over all shards that is wrong, in words."""
         until_s = time.monotonic() + SUM_S
-        while found := imbalance_of_shards(self.shared / INVENTORY_FOLDER, config, status):
+        while found := checks.imbalance_of_shards(self.shared / paths.INVENTORY_FOLDER, config, status):
             if self.place.nodes == 1 or time.monotonic() > until_s:
                 break
             time.sleep(_POLL_S)
@@ -305,15 +283,15 @@ class NodeSession:
 def require_shared(shared: Path, run_dir: Path) -> None:
     """Make the shared folder if it is missing. Raises BadInputError if nothing can be written there, if others can
     change what is there, or if it is the run directory."""
-    own_files_only()
+    paths.own_files_only()
     if shared.resolve() == run_dir.resolve():
         raise BadInputError(
             f"--run-dir {run_dir} is --shared, too: it must be a folder of each node, on its machine's own disk"
         )
     trial = shared / f".trial-{secrets.token_hex(4)}"
     try:
-        shared.mkdir(mode=RUN_DIR_MODE, parents=True, exist_ok=True)
-        require_private(shared, "--shared")
+        shared.mkdir(mode=paths.RUN_DIR_MODE, parents=True, exist_ok=True)
+        paths.require_private(shared, "--shared")
         os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY))
         trial.unlink()
     except OSError as error:
@@ -324,7 +302,7 @@ def require_shared(shared: Path, run_dir: Path) -> None:
 
 def run_id(shared: Path, *, begins: bool) -> str:
     """Return the random name of the run in the shared folder; ``begins``: make one if there is none yet."""
-    path = shared / RUN_ID_FILE
+    path = shared / paths.RUN_ID_FILE
     if begins and not path.exists():
         replace_file(path, secrets.token_hex(8), durable=True)
     return path.read_text()
@@ -332,13 +310,13 @@ def run_id(shared: Path, *, begins: bool) -> str:
 
 def claim_run_dir(run_dir: Path, run: str, shared: Path) -> None:
     """Note that the directory is of this run. Raises BadInputError if it is of another one: nothing is deleted."""
-    note = run_dir / NODE_FILE
+    note = run_dir / paths.NODE_FILE
     if note.exists():
         if json.loads(note.read_text())["run"] != run:
             raise BadInputError(
                 f"{run_dir}: of a node of another run (another --shared); delete it, or choose another --run-dir"
             )
-    elif (run_dir / CONFIG_FILE).exists():
+    elif (run_dir / paths.CONFIG_FILE).exists():
         raise BadInputError(f"{run_dir}: a run of one machine, without --shared; choose another --run-dir")
     replace_file(note, json.dumps({"run": run, "shared": str(shared)}), durable=False)
 
@@ -358,7 +336,7 @@ class SharedSettings:
 
     @property
     def _path(self) -> Path:
-        return self.shared / CONFIG_FILE
+        return self.shared / paths.CONFIG_FILE
 
     def digest(self) -> str:
         """Return what tells these settings from others; empty if there are none."""
@@ -394,7 +372,7 @@ class SharedSettings:
     def _forget(self) -> None:
         """Delete what the shards have noted of files and blocks, and a checkpoint before the first step, which has the
         plan of its start: nothing is trained, and the inputs may be others."""
-        records = [path for pattern in _RECORDS for path in (self.shared / INVENTORY_FOLDER).glob(pattern)]
+        records = [path for pattern in _RECORDS for path in (self.shared / paths.INVENTORY_FOLDER).glob(pattern)]
         found = (self.shared / CHECKPOINT_FOLDER).glob("step-*")
         for path in (*records, *(path for path in found if STEP_NAME.fullmatch(path.name))):
             path.unlink(missing_ok=True)

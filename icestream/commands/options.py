@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import reduce
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from common.options import (
-    absolute,
-    config_options,
-    device_option,
-    done_option,
-    input_option,
-    profile_option,
-    ranges_option,
-    token_file_option,
-)
+from common import options
 from common.paths import user_path
 from workloads import registry
 
@@ -36,50 +26,46 @@ class _ModelOption(click.Option):
 
 model_option = click.option("--model", cls=_ModelOption, metavar="NAME")
 
-_RUN_OPTIONS = (
-    input_option,
-    ranges_option,
-    done_option,
+run_options = options.together(
+    options.input_option,
+    options.ranges_option,
+    options.done_option,
     click.option(
         "--workload", help="Content of the files: muons, …. Default: detected from their columns, else muons."
     ),
     click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load needs."),
     click.option("--trainers", type=int, help="Trainer processes that train together, one per GPU."),
-    device_option(),
+    options.device_option(),
     click.option("--start-from", metavar="CHECKPOINT", help="Start with the weights of another run: fine-tuning."),
     click.option("--epochs", type=int, help="Number of passes over the inputs. 0: without end."),
     click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit."),
     model_option,
-    profile_option,
+    options.profile_option,
     click.option("--seed", type=int, help="Seed of the order of the data and of the weights."),
     click.option("--strict/--no-strict", default=None, help="Stop at the first bad file."),
-    token_file_option,
-    config_options,
+    options.token_file_option,
+    options.config_options,
 )
+"""Options of `icestream run` that set a run's configuration."""
 
 
-def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate with the options of `icestream run` that set a run's configuration, in the order of the help."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_RUN_OPTIONS), function)
-
-
-def run_flags(options: Mapping[str, Any]) -> dict[str, Any]:
+def run_flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of run_options by their keys, without -c and --set; None: not given."""
-    done, token_file = options["done"], options["token_file"]
+    done, token_file = given["done"], given["token_file"]
     return {
-        "input": absolute(options["inputs"]) or None,
-        "workload": options["workload"],
-        "fetcher.ranges": options["ranges"],
+        "input": options.absolute(given["inputs"]) or None,
+        "workload": given["workload"],
+        "fetcher.ranges": given["ranges"],
         "fetcher.done": done and user_path(str(done)).absolute(),
-        "local.decoders": options["decoders"],
-        "local.trainers": options["trainers"],
-        "trainer.device": options["device"],
-        "trainer.start_from": options["start_from"],
-        "epochs": options["epochs"],
-        "trainer.max_steps": options["max_steps"],
-        "trainer.model": options["model"],
-        "trainer.profile_steps": options["profile_steps"],
-        "seed": options["seed"],
-        "fetcher.strict": options["strict"],
+        "local.decoders": given["decoders"],
+        "local.trainers": given["trainers"],
+        "trainer.device": given["device"],
+        "trainer.start_from": given["start_from"],
+        "epochs": given["epochs"],
+        "trainer.max_steps": given["max_steps"],
+        "trainer.model": given["model"],
+        "trainer.profile_steps": given["profile_steps"],
+        "seed": given["seed"],
+        "fetcher.strict": given["strict"],
         "token.file": user_path(token_file).absolute() if token_file else None,
     }

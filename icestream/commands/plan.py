@@ -152,20 +152,6 @@ class BadFile:
 
 
 @dataclass(frozen=True)
-class UnitLine:
-    """Unit of the plan."""
-
-    unit: int
-    block: int
-    events: int
-    particles: int
-    bytes: int
-    parts: int
-    files: list[int]
-    """Indices in the inventory."""
-
-
-@dataclass(frozen=True)
 class PlanSummary:
     """Summary of a plan. Counts of particles and bytes are upper bounds: footers contain no more."""
 
@@ -204,13 +190,9 @@ class PlanSummary:
     quarantined: list[BadFile]
     where: str
     """Filter of the stream: all counts are those before it."""
-    unit_lines: list[UnitLine]
 
 
-@click.command(
-    cls=RunCommand,
-    epilog="Example: icestream plan -i 'data/**/*.parquet' --set stream.unit_events=65536 --units",
-)
+@click.command(cls=RunCommand, epilog="Example: icestream plan -i 'data/**/*.parquet' --set stream.unit_events=65536")
 @run_argument(default="run")
 @input_option
 @ranges_option
@@ -222,7 +204,6 @@ class PlanSummary:
     type=click.IntRange(min=1),
     help="Plan only the first blocks of the first epoch. Default: all for local files; one for remote files.",
 )
-@click.option("--units", "with_units", is_flag=True, help="Also print one line per unit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def plan(
     run_dir: Path,
@@ -232,7 +213,6 @@ def plan(
     toml: Path | None,
     assignments: tuple[str, ...],
     num_blocks: int | None,
-    with_units: bool,
     as_json: bool,
 ) -> None:
     """Print the plan, bytes and slots of a run without running it, and its mixing of the files.
@@ -249,9 +229,6 @@ def plan(
     summaries = [_planned(one, num_blocks) for one in sets]
     if as_json:
         contents = [asdict(summary) for summary in summaries]
-        for content in contents:
-            if not with_units:
-                del content["unit_lines"]
         click.echo(json.dumps({"sets": contents} if stream.is_mixed else contents[0], indent=2))
         return
     for number, (one, summary) in enumerate(zip(sets, summaries, strict=True)):
@@ -259,8 +236,6 @@ def plan(
             title = f"set           {shown(one.input[0])}: {summary.batch_events:,} events of each batch"
             click.echo(f"\n{title}" if number else title)
         click.echo("\n".join(summary_lines(summary)))
-        if with_units:
-            click.echo("\n" + "\n".join(unit_lines(summary)))
     if stream.is_mixed and all(one.events and one.blocks_planned == one.blocks for one in summaries):
         steps = max(one.events / one.batch_events for one in summaries)
         times = ", ".join(f"{steps * one.batch_events / one.events:.1f}" for one in summaries)
@@ -352,27 +327,15 @@ def summarise(
     staged = [file for files, _ in blocks for file in files]
     units = [unit for _, units_of_block in blocks for unit in units_of_block]
     groups = [group for file in staged if file.footer is not None for group in file.footer.row_groups]
-    lines = []
-    for unit in units:
-        particles = sum(part.particles for part in unit.parts)
-        line = UnitLine(
-            unit=unit.k,
-            block=unit.block,
-            events=unit.rows,
-            particles=particles,
-            bytes=capacity.bytes_needed(unit.rows, particles),
-            parts=len(unit.parts),
-            files=sorted({part.file for part in unit.parts}),
-        )
-        lines.append(line)
+    particles = [sum(part.particles for part in unit.parts) for unit in units]
     of_shards = [0] * (stream.shards if stream.shards > 1 and not stream.is_mixed else 0)
-    for line in lines if of_shards else ():
-        of_shards[line.block % stream.shards] += line.events
+    for unit in units if of_shards else ():
+        of_shards[unit.block % stream.shards] += unit.rows
     batch_events = stream.shard_batch_events if stream.is_mixed else stream.batch_events
     mixing_in_block = mixing_over_epoch = None
-    if stream.shuffle and lines:
+    if stream.shuffle and units:
         parts = median(sum(len(unit.parts) for unit in units_of_block) for _, units_of_block in blocks)
-        mixing_in_block = mixing(max(median(line.parts for line in lines), 1), parts, batch_events)
+        mixing_in_block = mixing(max(median(len(unit.parts) for unit in units), 1), parts, batch_events)
         mixing_over_epoch = mixing(stream.block_files, len(inventory), batch_events)
     return PlanSummary(
         plan_hash=plan_hash,
@@ -381,14 +344,16 @@ def summarise(
         blocks=num_blocks,
         blocks_planned=len(blocks),
         files_planned=len(staged),
-        events=sum(line.events for line in lines),
-        particles=sum(line.particles for line in lines),
+        events=sum(unit.rows for unit in units),
+        particles=sum(particles),
         units=len(units),
         units_of_block=CountSpread.of([len(units_of_block) for _, units_of_block in blocks]),
-        unit_events=CountSpread.of([line.events for line in lines]),
-        unit_particles=CountSpread.of([line.particles for line in lines]),
-        unit_bytes=CountSpread.of([line.bytes for line in lines]),
-        unit_files=CountSpread.of([len(line.files) for line in lines]),
+        unit_events=CountSpread.of([unit.rows for unit in units]),
+        unit_particles=CountSpread.of(particles),
+        unit_bytes=CountSpread.of(
+            [capacity.bytes_needed(unit.rows, most) for unit, most in zip(units, particles, strict=True)]
+        ),
+        unit_files=CountSpread.of([len({part.file for part in unit.parts}) for unit in units]),
         slot_bytes=stream.slot_bytes,
         slots=stream.slots,
         arena_bytes=stream.slots * stream.slot_bytes,
@@ -401,7 +366,6 @@ def summarise(
         mixing_over_epoch=mixing_over_epoch,
         quarantined=[BadFile(reason=file.reason, events=file.bad_rows) for file in staged if file.footer is None],
         where=stream.where,
-        unit_lines=lines,
     )
 
 
@@ -485,18 +449,6 @@ def _shard_lines(s: PlanSummary) -> list[str]:
         lines.append(
             f"              WARNING: they differ by {largest / min(s.shard_events) - 1:.0%}: the last steps have events"
             " of some shards only; a smaller stream.block_files evens them out"
-        )
-    return lines
-
-
-def unit_lines(summary: PlanSummary) -> list[str]:
-    """Return the table of all units."""
-    lines = [f"{'unit':>8} {'block':>6} {'events':>9} {'particles':>11} {'bytes':>10} {'parts':>6}  files"]
-    for line in summary.unit_lines:
-        files = " ".join(str(file) for file in line.files)
-        lines.append(
-            f"{line.unit:>8} {line.block:>6} {line.events:>9,} {line.particles:>11,} {line.bytes:>10,} "
-            f"{line.parts:>6}  {files}"
         )
     return lines
 

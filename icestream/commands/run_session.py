@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,7 @@ from common.run_words import counted
 from common.status import STATUS_FOLDER, TrainerStatus, read_status
 from common.summary import ExitStatus, Summary, build_summary, summary_lines, write_summary
 from common.text import shown
-from icestream.commands.checks import (
-    check_before_start,
-    imbalance_of_shards,
-    refuse_folder_of_nodes,
-    require_plan_of_checkpoint,
-    require_shares,
-)
+from icestream.commands import checks
 from icestream.run_config import load_run_config
 from services.config.root import Config, require_named_model, store_config, unused_settings
 from services.supervisor.child import TRAINER, OutputsProcess, secrets_allowed, service_command, service_of
@@ -57,7 +51,7 @@ def resolved_config(
     """
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=dict(flags))
-    require_shares(config.stream, nodes, config.local.trainers)
+    checks.require_shares(config.stream, nodes, config.local.trainers)
     if not config.input:
         forgotten = " (--fresh forgets those of the former run)" if fresh else ""
         missing = "" if run_dir.is_dir() else " (no such folder)"
@@ -101,18 +95,26 @@ def run_session(
 
     ``yes``: delete without a question. Raises BadInputError before anything is deleted or started.
     """
-    refuse_folder_of_nodes(run_dir)
+    checks.refuse_folder_of_nodes(run_dir)
     config = with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, flags))
     for warning in unused_settings(config, toml=toml, assignments=assignments):
         click.secho(f"Warning: {warning}", err=True, fg="yellow")
-    if fresh:
-        keep_what_it_starts_from(run_dir, config.trainer.start_from)
+    start_from, run = config.trainer.start_from, run_dir.resolve()
+    begins = Path(start_from).resolve()
+    if fresh and start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
+        raise BadInputError(
+            f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
+            " checkpoint first"
+        )
     is_listed = any(run_dir.glob("ledger.sqlite")) or any(run_dir.glob("inventory/files-*"))
-    check_before_start(run_dir, config, lists_inputs=fresh or new_plan or not is_listed)
+    checks.check_before_start(run_dir, config, lists_inputs=fresh or new_plan or not is_listed)
     make_run_dir(run_dir)
     with RunLock(run_dir, "run", "icestream run"):
         if fresh or new_plan:
-            with without_services(run_dir):
+            with contextlib.ExitStack() as locks:  # services of a run that was just killed get a moment to end
+                locks.enter_context(RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)))
+                for folder in {run_dir, *shard_dirs(run_dir)}:
+                    locks.enter_context(RunLock(folder, "fetcher", "icestream run", patience(_ENDING_S)))
                 if fresh:
                     delete_own_contents(run_dir, yes)
                 delete_inventory(run_dir)
@@ -129,7 +131,7 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> in
         click.echo("\n".join(filter(None, (line, next_line(run_dir, config, "finished")))))
         return 0
     if former_config is not None and not new_plan:
-        require_plan_of_checkpoint(run_dir, json.loads(former_config), config)
+        checks.require_plan_of_checkpoint(run_dir, json.loads(former_config), config)
     store_config(run_dir, config)
     if not fresh and config.outputs.destination:
         from services.outputs import restore_if_gone
@@ -143,15 +145,15 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> in
         command = service_command(name, run_dir, config.stream.shards, config.trainer.model)
         return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
-    shards = range(config.stream.shards) if config.stream.shards > 1 else range(0)
-    outcome = supervise(run_dir, config, command_for, shards, take_over=fresh)
+    outcome = supervise(run_dir, config, command_for, config.stream.shards_of_node(), take_over=fresh)
     status = read_status(run_dir, "trainer", TrainerStatus)
     trained = status is not None and status != former_status and status.state != "starting"
     if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
         # Refused before any training, for example for a changed plan: the stored configuration stays valid.
         stored.write_text(former_config)  # in place: it keeps its mode
     # A former session's counts are of a former plan, perhaps, and its shards' records are deleted with it.
-    imbalance = imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status) if status != former_status else ""
+    inventory = run_dir / INVENTORY_FOLDER
+    imbalance = checks.imbalance_of_shards(inventory, config, status) if status != former_status else ""
     summary = summary_of(outcome, config, status, imbalance)
     write_summary(run_dir, summary)
     former_step = former_status.step if former_status is not None else 0
@@ -161,8 +163,9 @@ def _run_as(run_dir: Path, config: Config, *, fresh: bool, new_plan: bool) -> in
         click.secho(f"Error: {summary.error}", err=True, fg="red")
     if line := next_line(run_dir, config, summary.exit_status):
         click.echo(line)
-    if config.trainer.profile_steps:
-        _show_profile(run_dir, began_s)
+    tables = sorted((run_dir / "profile").glob("*.txt"), key=lambda path: path.stat().st_mtime)
+    if config.trainer.profile_steps and tables and tables[-1].stat().st_mtime >= began_s:
+        click.echo(f"\n{tables[-1].read_text()}in {tables[-1].parent}, with a trace for https://ui.perfetto.dev")
     return summary.exit_code
 
 
@@ -281,13 +284,6 @@ def next_line(run_dir: Path, config: Config, exit_status: ExitStatus) -> str:
     return ""
 
 
-def _show_profile(run_dir: Path, since_s: float) -> None:
-    """Print the newest table written by the trainer since then (in seconds since 1970)."""
-    tables = sorted((run_dir / "profile").glob("*.txt"), key=lambda path: path.stat().st_mtime)
-    if tables and tables[-1].stat().st_mtime >= since_s:
-        click.echo(f"\n{tables[-1].read_text()}in {tables[-1].parent}, with a trace for https://ui.perfetto.dev")
-
-
 # ------------------------------------------------------------------ --fresh and --new-plan
 
 OWN_CONTENTS = (
@@ -305,26 +301,6 @@ _OWN_BELOW = {
     INVENTORY_FOLDER: ("files-*.jsonl", ".files-*", *_RECORDS),
 }
 """Names that icestream makes in folders whose names users give to theirs, too; a shard's is told by its lock."""
-
-
-def keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
-    """Raise BadInputError if --fresh would delete the checkpoint that the run is to start from."""
-    begins, run = Path(start_from).resolve(), run_dir.resolve()
-    if start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
-        raise BadInputError(
-            f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
-            " checkpoint first"
-        )
-
-
-@contextlib.contextmanager
-def without_services(run_dir: Path) -> Iterator[None]:
-    """Exclude services started by hand; those of a run that was just killed get a moment to end."""
-    with contextlib.ExitStack() as locks:
-        locks.enter_context(RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)))
-        for folder in {run_dir, *shard_dirs(run_dir)}:
-            locks.enter_context(RunLock(folder, "fetcher", "icestream run", patience(_ENDING_S)))
-        yield
 
 
 def delete_inventory(run_dir: Path) -> None:

@@ -13,38 +13,19 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from common import options
 from common.errors import BadInputError
 from common.locks import attempt_of, publishing_of
 from common.memory import limit_math_threads, share_one_heap
-from common.options import (
-    InputCommand,
-    absolute,
-    config_options,
-    device_option,
-    input_option,
-    profile_option,
-    ranges_option,
-    run_dir_option,
-    shard_options,
-)
 from common.paths import INVENTORY_FOLDER, make_run_dir, own_files_only, shard_dir
 from common.process import PARENT_VARIABLE, StopFlag, end_after_stop, end_with_parent, start_logging, tell_thread_errors
 from icestream.commands.options import model_option
 from icestream.run_config import load_run_config
-from services.config.root import (
-    FINAL_SYNC_S,
-    STOP_TIMEOUT_S,
-    Config,
-    load_config,
-    require_named_model,
-    require_open_files,
-    store_config,
-    wait_for_config,
-)
+from services.config import root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,19 +40,19 @@ _GRACE_S = 10.0
 
 @click.command(
     epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml",
-    cls=InputCommand,
+    cls=options.InputCommand,
 )
-@run_dir_option
-@input_option
-@ranges_option
-@shard_options
+@options.run_dir_option
+@options.input_option
+@options.ranges_option
+@options.shard_options
 @click.option(
     "--inventory",
     type=click.Path(file_okay=False, path_type=Path),
     hidden=True,
     help="Folder of the lists of files, which all shards share. Default: inventory/ in the run directory.",
 )
-@config_options
+@options.config_options
 def fetcher(
     run_dir: Path,
     inputs: tuple[str, ...],
@@ -91,9 +72,9 @@ def fetcher(
     end_with_parent(signal.SIGKILL)  # its state is always saved
     stop = StopFlag()
     make_run_dir(run_dir)
-    flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
+    flags = {"input": options.absolute(inputs) or None, "fetcher.ranges": ranges}
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
-    require_open_files(config)
+    root.require_open_files(config)
     of_shard = config.of_shard(shard, on_machine)
     ledger = shard_dir(run_dir, of_shard.stream.shard) / LEDGER_FILE
     shared = SharedFolder()
@@ -109,7 +90,7 @@ def fetcher(
         try:
             with damage_named(ledger), contextlib.closing(FetcherService(run_dir, of_shard, shared)) as service:
                 if not of_shard.stream.shard:
-                    store_config(run_dir, config)  # decoders and the trainer read it from there
+                    root.store_config(run_dir, config)  # decoders and the trainer read it from there
                 service.run(stop)
             return
         except DamagedLedger as error:
@@ -118,22 +99,22 @@ def fetcher(
 
 
 @click.command(epilog="Example: icestream decoder --run-dir runs/demo    (in another terminal, during the run)")
-@run_dir_option
-@shard_options
-@config_options
+@options.run_dir_option
+@options.shard_options
+@options.config_options
 def decoder(run_dir: Path, shard: int | None, on_machine: int, toml: Path | None, assignments: tuple[str, ...]) -> None:
     """Start one decoder. It joins the run in RUN_DIR, waiting for it if necessary, and leaves it on Ctrl-C."""
     start_logging("decoder")
     end_with_parent(signal.SIGKILL)  # it has no state to save
     stop = StopFlag()
     own_files_only()
-    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
+    config = root.wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
 
-    def load() -> Config:
-        return load_config(run_dir, toml=toml, assignments=assignments).of_shard(shard, on_machine)
+    def load() -> root.Config:
+        return root.load_config(run_dir, toml=toml, assignments=assignments).of_shard(shard, on_machine)
 
     if config is not None:
-        require_open_files(config)
+        root.require_open_files(config)
         config = config.of_shard(shard, on_machine)
         share_one_heap()
         limit_math_threads(config.decoder.threads)
@@ -149,23 +130,14 @@ Examples:
   torchrun --nproc-per-node 4 -m icestream trainer --run-dir runs/demo
 """
 )
-@run_dir_option
-@device_option()
+@options.run_dir_option
+@options.device_option()
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
 @model_option
-@profile_option
+@options.profile_option
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
-@config_options
-def trainer(
-    run_dir: Path,
-    device: str | None,
-    max_steps: int | None,
-    model: str | None,
-    profile_steps: int | None,
-    new_plan: bool,
-    toml: Path | None,
-    assignments: tuple[str, ...],
-) -> None:
+@options.config_options
+def trainer(run_dir: Path, new_plan: bool, toml: Path | None, assignments: tuple[str, ...], **given: Any) -> None:
     """Start a run's trainer: it waits for the fetcher, resumes from the newest checkpoint, and saves on Ctrl-C."""
     rank = os.environ.get("RANK", "")
     start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
@@ -175,19 +147,14 @@ def trainer(
     end_with_parent(signal.SIGTERM if attempt_of(os.environ) is None else signal.SIGKILL)
     stop = StopFlag()
     own_files_only()
-    flags = {
-        "trainer.device": device,
-        "trainer.max_steps": max_steps,
-        "trainer.model": model,
-        "trainer.profile_steps": profile_steps,
-    }
-    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
+    flags = {f"trainer.{name}": value for name, value in given.items()}
+    config = root.wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
-    require_open_files(config)
-    require_named_model(config, toml=toml, assignments=assignments, flags=flags)
+    root.require_open_files(config)
+    root.require_named_model(config, toml=toml, assignments=assignments, flags=flags)
     if PARENT_VARIABLE in os.environ:
-        end_after_stop(STOP_TIMEOUT_S)  # the supervisor may be gone, and nobody else kills this process
+        end_after_stop(root.STOP_TIMEOUT_S)  # the supervisor may be gone, and nobody else kills this process
     from common.summary import build_summary, summary_lines, write_summary
     from icestream.commands.checks import imbalance_of_shards
     from services.trainer.environment import prepare
@@ -220,7 +187,7 @@ def trainer(
         sys.exit(summary.exit_code)
 
 
-def _read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays]:
+def _read_validation_events(config: root.Config, run_dir: Path) -> Iterator[UnitArrays]:
     """Events of the validation block, from files. Imports the decoder's code only here, since few runs need it."""
     from icestream.reading import read_validation_events
 
@@ -228,21 +195,21 @@ def _read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArray
 
 
 @click.command(epilog="Example: icestream outputs --run-dir runs/osdf    (`icestream run` starts it by itself)")
-@run_dir_option
+@options.run_dir_option
 @click.option("--take-over", is_flag=True, help="Replace another run's copies at the destination.")
-@config_options
+@options.config_options
 def outputs(run_dir: Path, take_over: bool, toml: Path | None, assignments: tuple[str, ...]) -> None:
     """Copy a run's checkpoints and TensorBoard files to outputs.destination until Ctrl-C, then the remaining ones."""
     start_logging("outputs")
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
     own_files_only()
-    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
+    config = root.wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
     if config is None:
         return
     if not config.outputs.destination:
         raise BadInputError("outputs.destination is not set: name a directory or a pelican:// URL")
-    end_after_stop(FINAL_SYNC_S + _GRACE_S)
+    end_after_stop(root.FINAL_SYNC_S + _GRACE_S)
     from services.outputs import serve
 
     serve(run_dir, config, stop, take_over=take_over)

@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -223,10 +224,14 @@ def _snapshot(
     budget_gib = _section(config, "fetcher").get("disk_budget_gib", 0)
     is_staged = any("://" in text for text in inputs) and isinstance(budget_gib, int | float)
     eta_s = remaining_s(fetcher, trainer) if is_alive else None
-    shared = shared_folder_of(run_dir)
+    shared = _object(run_dir / NODE_FILE).get("shared")
+    shared = shared if isinstance(shared, str) else ""  # of one of several nodes
     hour = bottleneck_of_the_hour(fetcher, trainer)
     stage = bottleneck(fetcher, trainer) if is_alive and fetcher is not None else ""
     known, files = trainer or TrainerStatus(), fetcher or FetcherStatus()
+    unhealthy_steps = 0
+    with suppress(FileNotFoundError), open_in_run(run_dir / "health.jsonl") as log:
+        unhealthy_steps = log.read(_MOST_HEALTH_BYTES).count(b"\n")
     now = known if is_alive else TrainerStatus()  # rates of a run that is not alive would mislead
     trained = known.counters.events_trained
     return RunSnapshot(
@@ -261,10 +266,7 @@ def _snapshot(
         restarts={name: number for name, number in run.restarts.items() if number} if run is not None else {},
         checkpoint=newest_seen(run_dir, now_s) or _shared_checkpoint(shared, now_s),
         health=HealthSeen(
-            state=known.health,
-            reason=known.health_reason,
-            rollbacks=known.rollbacks,
-            unhealthy_steps=_num_lines(run_dir / "health.jsonl"),
+            state=known.health, reason=known.health_reason, rollbacks=known.rollbacks, unhealthy_steps=unhealthy_steps
         ),
         gpu=now.gpu,
         disk=DiskSeen(
@@ -336,12 +338,6 @@ def _state_of_nodes(note: NodeNote, silent_s: float, occupant: Holder | None) ->
 def is_shared_folder(run_dir: Path) -> bool:
     """Return True for the folder that the nodes of a run share."""
     return (run_dir / RUN_ID_FILE).is_file()
-
-
-def shared_folder_of(run_dir: Path) -> str:
-    """Return the folder that the nodes of the run share, if the directory is one node's own; else an empty text."""
-    shared = _object(run_dir / NODE_FILE).get("shared")
-    return shared if isinstance(shared, str) else ""
 
 
 def first_node(shared: Path) -> tuple[NodeNote, float] | None:
@@ -448,14 +444,6 @@ def _changed_s(run_dir: Path, name: str) -> float | None:
     folders = {run_dir, *shard_dirs(run_dir)}
     times = [path.stat().st_mtime for folder in folders for path in (folder / STATUS_FOLDER).glob(f"{name}.json")]
     return max(times, default=None)
-
-
-def _num_lines(path: Path) -> int:
-    try:
-        with open_in_run(path) as file:
-            return file.read(_MOST_HEALTH_BYTES).count(b"\n")
-    except FileNotFoundError:
-        return 0
 
 
 def _content(path: Path) -> bytes:

@@ -28,15 +28,7 @@ from common.paths import open_in_run
 from common.run_words import binary_words, counted, done_words, gpu_words, loss_words, restart_words, step_words
 from common.status import TrainerStatus, read_status
 from common.text import compact_duration, duration, shown
-from icestream.commands.snapshot import (
-    RunSnapshot,
-    first_node,
-    is_run_dir,
-    is_shared_folder,
-    occupant,
-    read_run,
-    require_run_dir,
-)
+from icestream.commands import snapshot
 from services.supervisor.progress import panel
 
 STATUS_EXAMPLES = """\b
@@ -72,7 +64,7 @@ def status(run_dir: Path, once: bool, as_json: bool) -> None:
 
     It only reads files in the run directory RUN: the run doesn't notice, and may be on another host.
     """
-    run = read_run(run_dir)
+    run = snapshot.read_run(run_dir)
     if as_json:
         click.echo(run.model_dump_json(indent=2))
         return
@@ -84,19 +76,19 @@ def status(run_dir: Path, once: bool, as_json: bool) -> None:
         with Live(render(run), console=console, auto_refresh=False) as live:
             while run.is_alive:
                 time.sleep(_REFRESH_S)
-                run = read_run(run_dir)
+                run = snapshot.read_run(run_dir)
                 live.update(render(run), refresh=True)
     except KeyboardInterrupt:  # ends the view alone
         return
 
 
-def render(run: RunSnapshot) -> RenderableType:
+def render(run: snapshot.RunSnapshot) -> RenderableType:
     """Return the live view."""
     styles = {**_STYLES, "state": _STATE_STYLES.get(run.state, "")}
     return panel("icestream status", rows_of(run, time.time()), done_share(run), styles)
 
 
-def done_share(run: RunSnapshot) -> float | None:
+def done_share(run: snapshot.RunSnapshot) -> float | None:
     """Return the part of the run that is done, by steps; None if it is unknown."""
     if run.state == "finished":
         return 1.0
@@ -106,7 +98,7 @@ def done_share(run: RunSnapshot) -> float | None:
 # ------------------------------------------------------------------ rows
 
 
-def rows_of(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
+def rows_of(run: snapshot.RunSnapshot, now_s: float) -> list[tuple[str, str]]:
     """Return the rows of a run, (label, text), for people."""
     health = run.health.state if run.health.state == "healthy" else f"{run.health.state}: {run.health.reason}"
     if run.health.rollbacks:
@@ -136,7 +128,7 @@ def rows_of(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
     return [(label, shown(text, 1000)) for label, text in rows if text]
 
 
-def _state_words(run: RunSnapshot, now_s: float) -> str:
+def _state_words(run: snapshot.RunSnapshot, now_s: float) -> str:
     """Return the state with its times and its reason."""
     text: str = run.state
     if run.is_alive:
@@ -147,7 +139,7 @@ def _state_words(run: RunSnapshot, now_s: float) -> str:
     return f"{text}: {run.reason}" if run.reason else text
 
 
-def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
+def _training_rows(run: snapshot.RunSnapshot) -> list[tuple[str, str]]:
     if not run.step and not run.is_alive:
         return []
     of_steps = ""
@@ -173,7 +165,7 @@ def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
     ]
 
 
-def _machine_rows(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
+def _machine_rows(run: snapshot.RunSnapshot, now_s: float) -> list[tuple[str, str]]:
     disk = f"{binary_words(run.disk.free_bytes)} free of {binary_words(run.disk.total_bytes)}"
     if run.disk.budget_bytes:
         disk += f"; staged {binary_words(run.disk.staged_bytes)} of {binary_words(run.disk.budget_bytes)}"
@@ -188,7 +180,7 @@ def _machine_rows(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
     return [("GPU", gpu_words(run.gpu)), ("disk", disk), ("token", token), ("processes", ", ".join(processes))]
 
 
-def _next_words(run: RunSnapshot) -> str:
+def _next_words(run: snapshot.RunSnapshot) -> str:
     """Return the command that starts the run, or resumes it; empty if there is nothing to start."""
     if run.nodes or run.shared:
         if run.state not in (*_RESUMABLE, "new", "unknown"):
@@ -223,7 +215,7 @@ def ls(folders: tuple[Path, ...], as_json: bool) -> None:
     runs = []
     for run_dir in dict.fromkeys(path for place in places for path in _run_dirs(place, _DEPTH)):
         try:
-            runs.append(read_run(run_dir))
+            runs.append(snapshot.read_run(run_dir))
         except BadInputError:  # of another user, or deleted in this moment
             continue
     runs.sort(key=lambda run: -(run.changed_s or 0.0))
@@ -246,7 +238,7 @@ def ls(folders: tuple[Path, ...], as_json: bool) -> None:
 def _run_dirs(folder: Path, depth: int) -> Iterator[Path]:
     """Find run directories at or below a folder. Links, and folders of other users, are left out."""
     try:
-        if is_run_dir(folder):
+        if snapshot.is_run_dir(folder):
             yield folder
             return
         below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
@@ -256,7 +248,7 @@ def _run_dirs(folder: Path, depth: int) -> Iterator[Path]:
         yield from _run_dirs(path, depth - 1)
 
 
-def _cells(run: RunSnapshot, now_s: float) -> list[Text]:
+def _cells(run: snapshot.RunSnapshot, now_s: float) -> list[Text]:
     rate = run.events_per_s if run.is_alive else run.mean_events_per_s
     style = "green" if run.is_alive else "red" if run.state in ("failed", "killed", "unknown") else ""
     size_bytes = 0
@@ -303,10 +295,10 @@ def logs(run_dir: Path, service: str | None, follow: bool, lines: int | None) ->
 
     SERVICE is a process (decoder-1) or a service (decoder: all of them). Times are as in the logs, of the run's host.
     """
-    require_run_dir(run_dir)
+    snapshot.require_run_dir(run_dir)
     tails = Tails(run_dir / "logs", service)
-    if is_shared_folder(run_dir):
-        first = first_node(run_dir)
+    if snapshot.is_shared_folder(run_dir):
+        first = snapshot.first_node(run_dir)
         where = f", for example {first[0].run_dir} on {first[0].host}" if first is not None else ""
         raise BadInputError(
             f"{run_dir}: each node has its logs in its own --run-dir, on its machine{shown(where, 300)}"
@@ -318,7 +310,7 @@ def logs(run_dir: Path, service: str | None, follow: bool, lines: int | None) ->
     found = tails.new_lines()
     _print(found if wanted is None else deque(found, maxlen=wanted))
     while follow:
-        is_alive = (holder := occupant(run_dir)) is not None and holder.is_alive() is not False
+        is_alive = (holder := snapshot.occupant(run_dir)) is not None and holder.is_alive() is not False
         _print(tails.new_lines())
         if not is_alive:
             return
@@ -387,14 +379,19 @@ def stop(run_dir: Path) -> None:
 
     A run whose services were started one by one loses its trainer; its fetcher and decoders wait for the next one.
     """
-    require_run_dir(run_dir)
-    part, holder = _stoppable(run_dir)
+    snapshot.require_run_dir(run_dir)
+    part: RunPart = "run"
+    holder = holder_of(run_dir, part)
+    if holder is None or holder.is_alive() is False:
+        part, holder = "trainer", holder_of(run_dir, "trainer")
+    if holder is not None and holder.is_alive() is False:
+        holder = None
     if holder is None:
         click.echo(f"{run_dir} is not running")
     else:
         ask_to_stop(run_dir, part, holder)
         _wait(run_dir, holder)
-    run = read_run(run_dir)
+    run = snapshot.read_run(run_dir)
     for label, text in rows_of(run, time.time()):
         if label in _SHOWN:
             click.echo(f"{label:<11} {text}")
@@ -428,16 +425,6 @@ def _is_torchrun(pid: int) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
         return any(word == "torch.distributed.run" or Path(word).name == "torchrun" for word in words)
     return False
-
-
-def _stoppable(run_dir: Path) -> tuple[RunPart, Holder | None]:
-    """Return lock and process of the run's supervisor, else of its trainer; None if neither runs."""
-    parts: tuple[RunPart, ...] = ("run", "trainer")
-    for part in parts:
-        holder = holder_of(run_dir, part)
-        if holder is not None and holder.is_alive() is not False:
-            return part, holder
-    return "run", None
 
 
 def _wait(run_dir: Path, holder: Holder) -> None:

@@ -21,22 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from common import config as shared
 from common.atomic_file import OWNER_ONLY, replace_file
-from common.config import (
-    CONNECT_TIMEOUT_S,
-    ConfigBranch,
-    SourceConfig,
-    StreamConfig,
-    TransportConfig,
-    remove,
-    unknown_key,
-    validated,
-)
 from common.errors import BadInputError
 from common.options import no_bool
 from common.own_code import OWN_SECTION, is_own
 from common.paths import CONFIG_FILE, TRUST_VARIABLE, open_in_run, require_private
-from common.pelican.config import PelicanConfig, TokenConfig
 from common.process import StopFlag
 from common.schema import EventSchema
 from services.config.settings import (
@@ -63,7 +53,7 @@ FINAL_SYNC_S = 120.0
 """Time limit of the last copies of outputs at a run's end: a checkpoint of 100 MB takes it at 1 MB/s."""
 
 
-class Config(ConfigBranch):
+class Config(shared.ConfigBranch):
     """Configuration of a complete run."""
 
     input: Inputs = ()
@@ -74,11 +64,11 @@ class Config(ConfigBranch):
     """Seed of the plan, the shuffle and the weights."""
     epochs: int = Field(1, ge=0)
     """Times the inventory is read. 0: without end (then set trainer.max_steps)."""
-    source: SourceConfig = SourceConfig()
-    stream: StreamConfig = StreamConfig()
-    transport: TransportConfig = TransportConfig()
-    pelican: PelicanConfig = PelicanConfig()
-    token: TokenConfig = TokenConfig()
+    source: shared.SourceConfig = shared.SourceConfig()
+    stream: shared.StreamConfig = shared.StreamConfig()
+    transport: shared.TransportConfig = shared.TransportConfig()
+    pelican: shared.PelicanConfig = shared.PelicanConfig()
+    token: shared.TokenConfig = shared.TokenConfig()
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -200,29 +190,38 @@ def load_config(
     """
     tree: dict[str, Any] = {}
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
-    _require_known_keys(tree)
+    known, tables = set(known_keys()), tuple(f"{table}." for table in _TABLES)
+    strange = [key for key, _ in leaves(tree) if key not in known and not key.startswith(tables)]
+    if strange and tree.get("workload") in registry.names():  # else validation says so: its models' can't be known
+        raise BadInputError(
+            f"the stored configuration has keys that this version of icestream does not know ({', '.join(strange)}):"
+            " resume with the version that wrote it, or start over with --fresh"
+        )
     mistakes: list[str] = []
     with _collected(mistakes):
-        _merge(tree, _toml_settings(toml, mistakes))
+        of_toml = read_toml(toml) if toml is not None else {}
+        for key, _ in list(leaves(of_toml)):
+            if any(known.startswith(f"{key}.") for known in known_keys()):
+                continue  # a value in the place of a branch: validation reports it
+            try:
+                full_key(key, str(toml))
+            except BadInputError as error:
+                mistakes.append(str(error))
+                shared.remove(of_toml, key)
+        _merge(tree, of_toml)
     given_flags = ((key, value) for key, value in (flags or {}).items() if value is not None)
     for key, value in chain(typed_settings(assignments, environment, mistakes), given_flags):
+        *branches, leaf = key.split(".")
+        branch = tree
         with _collected(mistakes):
-            _assign(tree, key, value)
-    return validated(Config.model_validate, tree, list(known_keys()), mistakes)
-
-
-def _toml_settings(toml: Path | None, mistakes: list[str]) -> dict[str, Any]:
-    """Return the settings of a TOML file; ``mistakes`` grows by unknown keys. Raises BadInputError."""
-    tree = read_toml(toml) if toml is not None else {}
-    for key, _ in list(leaves(tree)):
-        if any(known.startswith(f"{key}.") for known in known_keys()):
-            continue  # a value in the place of a branch: validation reports it
-        try:
-            full_key(key, str(toml))
-        except BadInputError as error:
-            mistakes.append(str(error))
-            remove(tree, key)
-    return tree
+            for name in branches:
+                branch = branch.setdefault(name, {})
+                if not isinstance(branch, dict):
+                    raise BadInputError(
+                        f"{name} = {branch!r}: expected a table of settings, since {key} is one of them"
+                    )
+            branch[leaf] = value
+    return shared.validated(Config.model_validate, tree, list(known_keys()), mistakes)
 
 
 @contextmanager
@@ -305,7 +304,7 @@ def full_key(key: str, source: str) -> str:
         return same_name[0]
     if same_name:
         raise BadInputError(f"{source}: {key!r} could be any of {', '.join(same_name)}; write it in full")
-    raise BadInputError(unknown_key(key, keys, source))
+    raise BadInputError(shared.unknown_key(key, keys, source))
 
 
 def _read_stored(run_dir: Path) -> dict[str, Any]:
@@ -321,18 +320,6 @@ def _read_stored(run_dir: Path) -> dict[str, Any]:
     if not isinstance(stored, dict):
         raise BadInputError(f"{path}: not a configuration (expected an object); restore it, or use --fresh")
     return stored
-
-
-def _require_known_keys(tree: Mapping[str, Any]) -> None:
-    """Raise BadInputError for a stored tree with keys of another version of icestream."""
-    if tree.get("workload") not in registry.names():
-        return  # validation says so: its models' sections can't be known
-    known, tables = set(known_keys()), tuple(f"{table}." for table in _TABLES)
-    if strange := [key for key, _ in leaves(tree) if key not in known and not key.startswith(tables)]:
-        raise BadInputError(
-            f"the stored configuration has keys that this version of icestream does not know ({', '.join(strange)}):"
-            " resume with the version that wrote it, or start over with --fresh"
-        )
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -353,15 +340,6 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
                 _merge(branch, value)
                 continue
         tree[key] = value
-
-
-def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
-    *branches, leaf = dotted.split(".")
-    for branch in branches:
-        tree = tree.setdefault(branch, {})
-        if not isinstance(tree, dict):
-            raise BadInputError(f"{branch} = {tree!r}: expected a table of settings, since {dotted} is one of them")
-    tree[leaf] = value
 
 
 def _parse_value(text: str) -> object:
@@ -393,13 +371,15 @@ def wait_for_config(
     None if a stop is requested before. Raises BadInputError after CONNECT_TIMEOUT_S, and at once for wrong settings.
     """
     load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
-    deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+    deadline_s = time.monotonic() + shared.CONNECT_TIMEOUT_S
     is_announced = False
     while not (run_dir / CONFIG_FILE).exists():
         if stop:
             return None
         if time.monotonic() > deadline_s:
-            raise BadInputError(f"{run_dir}: no run was started here for {CONNECT_TIMEOUT_S:g} s; start its fetcher")
+            raise BadInputError(
+                f"{run_dir}: no run was started here for {shared.CONNECT_TIMEOUT_S:g} s; start its fetcher"
+            )
         if not is_announced:
             is_announced = True
             missing = "" if run_dir.is_dir() else " (no such folder)"

@@ -343,10 +343,5 @@ def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:
 if TYPE_CHECKING:
     TrainerConfig = _Settings
 else:
-    TrainerConfig = create_model(
-        "TrainerConfig",
-        __base__=_Settings,
-        __doc__=_Settings.__doc__,
-        **model_sections(),
-    )
+    TrainerConfig = create_model("TrainerConfig", __base__=_Settings, __doc__=_Settings.__doc__, **model_sections())
     """Settings of the trainer, with a section for each model of each workload."""

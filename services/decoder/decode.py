@@ -162,10 +162,7 @@ def _write(path: Path, outliers: Sequence[Outliers], names: Sequence[str], publi
     if not path.parent.is_dir():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
-    with (
-        replacing(path, durable=False, part=part, publishing=publishing) as new,
-        pa.OSFile(str(new), "wb") as sink,
-    ):
+    with replacing(path, durable=False, part=part, publishing=publishing) as new, pa.OSFile(str(new), "wb") as sink:
         pq.write_table(
             pa.table(columns).combine_chunks(), sink, write_page_checksum=True, use_dictionary=["source_file"]
         )

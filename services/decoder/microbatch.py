@@ -65,8 +65,16 @@ def _last_that_fits(limits: Sequence[Limit], start: int) -> int:
 
 def _balanced(offsets: Int64, limits: Sequence[Limit], start: int, end: int) -> Int64:
     """Cuts of events ``start`` to ``end``."""
-    num = len(_greedy_cuts(limits, start, end)) + 1
-    earliest = _greedy_cuts_from_behind(limits, start, end)
+    num, first = 1, start  # cut as late as possible, their number is the smallest possible
+    while (stop := _last_that_fits(limits, first)) < end:
+        if stop == first:
+            _, most, name = next(limit for limit in limits if _last_that_fits([limit], first) == first)
+            raise ValueError(f"event {first} has more than {most} {name}: it should be an outlier")
+        num, first = num + 1, stop
+    earliest: list[int] = []  # as many, from behind
+    first = end
+    while (first := max(int(np.searchsorted(sums, sums[first] - most)) for sums, most, _ in limits)) > start:
+        earliest.insert(0, first)
     total = int(offsets[end] - offsets[start])
     cuts: list[int] = []
     last = start
@@ -80,25 +88,3 @@ def _balanced(offsets: Int64, limits: Sequence[Limit], start: int, end: int) -> 
         last = min(max(nearest, earliest[i], last + 1), reach)
         cuts.append(last)
     return np.array(cuts, np.int64)
-
-
-def _greedy_cuts(limits: Sequence[Limit], start: int, end: int) -> list[int]:
-    """Cuts as late as possible: their number is the smallest possible."""
-    cuts: list[int] = []
-    while (stop := _last_that_fits(limits, start)) < end:
-        if stop == start:
-            _, most, name = next(limit for limit in limits if _last_that_fits([limit], start) == start)
-            raise ValueError(f"event {start} has more than {most} {name}: it should be an outlier")
-        cuts.append(stop)
-        start = stop
-    return cuts
-
-
-def _greedy_cuts_from_behind(limits: Sequence[Limit], start: int, end: int) -> list[int]:
-    """Cuts as early as possible, with the same number."""
-    cuts: list[int] = []
-    while True:
-        end = max(int(np.searchsorted(sums, sums[end] - most, side="left")) for sums, most, _ in limits)
-        if end <= start:
-            return cuts[::-1]
-        cuts.append(end)

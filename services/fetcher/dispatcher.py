@@ -16,17 +16,7 @@ from typing import TypeAlias
 
 from common import messages as m
 from common.status import STALL_REASONS
-from services.fetcher.dispatcher_state import (
-    TAKEN,
-    DecoderPool,
-    DecoderState,
-    HeldUnit,
-    State,
-    Trainers,
-    TrainerState,
-    UnitFailures,
-    UnitTable,
-)
+from services.fetcher import dispatcher_state as states
 
 logger = logging.getLogger(__name__)
 
@@ -116,10 +106,10 @@ class Dispatcher:
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         self.plan_hash = plan_hash
-        self.units = UnitTable(slots)
-        self.decoders = DecoderPool()
-        self.places = Trainers(slots)
-        self.failures = UnitFailures(max_unit_deaths)
+        self.units = states.UnitTable(slots)
+        self.decoders = states.DecoderPool()
+        self.places = states.Trainers(slots)
+        self.failures = states.UnitFailures(max_unit_deaths)
         self.attached_once = False
         """True once a trainer has sent its cursor: nothing is leased before."""
         self.stall: str | None = None
@@ -211,7 +201,7 @@ class Dispatcher:
                 logger.warning("dropped an unexpected %s from %s; so far %d", type(message).__name__, peer, number)
         return actions + self._pump()
 
-    def _handle_decoder(self, peer: str, decoder: DecoderState, message: m.Message) -> list[Action] | None:
+    def _handle_decoder(self, peer: str, decoder: states.DecoderState, message: m.Message) -> list[Action] | None:
         """Return the actions for a message of a decoder; None for one that doesn't fit."""
         match message:
             case m.Decoding(_, lease) if lease in decoder.leases or lease in decoder.zombies:
@@ -236,7 +226,7 @@ class Dispatcher:
         trainer = self.places.of(peer)
         match message:
             case m.Hello(credit) if trainer is None:
-                self.decoders.by_name[peer] = DecoderState(credit=credit)
+                self.decoders.by_name[peer] = states.DecoderState(credit=credit)
                 logger.info("decoder %s joined with credit %d", peer, credit)
             case m.Attach():
                 return self._attach(peer, message)
@@ -324,7 +314,7 @@ class Dispatcher:
 
     # -------------------------------------------------------------- decoders
 
-    def _done(self, decoder: DecoderState, done: m.Done) -> list[Action]:
+    def _done(self, decoder: states.DecoderState, done: m.Done) -> list[Action]:
         if not self._finish_lease(decoder, done.k, done.lease):
             return []
         tally, layout, unit = done.tally, done.layout, self.units.planned[done.k]
@@ -339,7 +329,7 @@ class Dispatcher:
         self.problem = ""
         return [Quarantine(tally.bad)] if tally.bad else []
 
-    def _failed(self, decoder: DecoderState, failed: m.Failed) -> list[Action]:
+    def _failed(self, decoder: states.DecoderState, failed: m.Failed) -> list[Action]:
         if not self._finish_lease(decoder, failed.k, failed.lease):
             return []
         # A file that is gone once is not at fault; one that is gone repeatedly is.
@@ -350,7 +340,7 @@ class Dispatcher:
         self.problem = failed.reason if failed.machine else self.problem
         return [Restage(self.units.restage(failed.k))] if is_new else []
 
-    def _finish_lease(self, decoder: DecoderState, k: int, lease: int) -> bool:
+    def _finish_lease(self, decoder: states.DecoderState, k: int, lease: int) -> bool:
         """Finish a decoder's lease; return True if the lease still counts."""
         decoder.finish(lease)
         if lease in decoder.zombies:
@@ -378,7 +368,7 @@ class Dispatcher:
     def _attach(self, peer: str, attach: m.Attach) -> list[Action]:
         reason = self.places.refusal(peer, attach, self.plan_hash)
         if reason is None and peer in self.decoders.by_name:
-            reason = TAKEN
+            reason = states.TAKEN
         if reason is not None:
             return [Send(peer, m.Refuse(reason))]
         self._drop_trainer(peer)  # it attaches again
@@ -397,7 +387,7 @@ class Dispatcher:
         if is_first:  # the others are at places of the same plan, which it reaches if it hasn't
             known = known and bool(self.units.planned) and cursor.unit <= end_k
         for k, unit in list(self.units.held.items()):
-            if unit.state is State.DELIVERED or (known and k >= self.places.first_k):
+            if unit.state is states.State.DELIVERED or (known and k >= self.places.first_k):
                 continue
             decoder = self.decoders.by_name.get(unit.decoder or "")
             if decoder is not None:
@@ -417,7 +407,7 @@ class Dispatcher:
         unit = self.units.held[k]
         # Not planned: its files may be evicted, or a seek went back and it is not planned again yet.
         if k >= self.places.first_k and k in self.units.planned and not unit.is_rejected:
-            unit.state = State.READY
+            unit.state = states.State.READY
         else:
             self.units.give_back(k)
 
@@ -458,7 +448,7 @@ class Dispatcher:
         for k in self._to_lease(heads):
             if k in self.failures.skip:
                 tally = self.failures.skipped(self.units.planned[k])
-                self.units.held[k] = HeldUnit(State.READY, None, tally=tally)
+                self.units.held[k] = states.HeldUnit(states.State.READY, None, tally=tally)
                 return [Quarantine(tally.bad)]
             peer = self.decoders.idle
             if peer is None:
@@ -466,7 +456,7 @@ class Dispatcher:
             slot = self.units.claim_slot(k, heads)
             if slot is not None:
                 self._last_lease += 1
-                self.units.held[k] = HeldUnit(State.LEASED, slot, self._last_lease, peer)
+                self.units.held[k] = states.HeldUnit(states.State.LEASED, slot, self._last_lease, peer)
                 self.decoders.by_name[peer].lease(self._last_lease, k)
                 lease = m.Lease(self._last_lease, slot, self.units.planned[k], self.failures.counts.get(k, 0))
                 return [Send(peer, lease)]
@@ -483,11 +473,11 @@ class Dispatcher:
                 yield k
                 return
 
-    def _deliver(self, trainer: TrainerState) -> Send:
+    def _deliver(self, trainer: states.TrainerState) -> Send:
         assert trainer.peer is not None
         k = trainer.deliver_k
         held, unit = self.units.held[k], self.units.planned[k]
-        held.state = State.DELIVERED
+        held.state = states.State.DELIVERED
         self.places.delivered(trainer, unit.epoch, held.layout.events)
         delivered = m.DeliveredUnit(
             k=k,
@@ -510,13 +500,15 @@ class Dispatcher:
         nothing_to_lease = next(self._to_lease(heads), None) is None
         if not self.attached_once or (units.ended and nothing_to_lease):
             return None
-        waits = units.num(State.READY) or self.decoders.idle is not None  # a peer waits for a slot to become free
+        waits = (
+            units.num(states.State.READY) or self.decoders.idle is not None
+        )  # a peer waits for a slot to become free
         if not units.free and waits:
             # A trainer may wait for a unit while all behind it are ready: then a decoder is late.
-            waits_for_head = any(k in units.held and units.held[k].state is State.LEASED for k in heads)
+            waits_for_head = any(k in units.held and units.held[k].state is states.State.LEASED for k in heads)
             return "no_credit" if waits_for_head else "no_free_slot"
         if nothing_to_lease:
             # All staged units are decoded, and the trainer still holds some of them: the data waits for it.
-            waits_for_trainer = staging_full and (units.num(State.READY) or units.num(State.DELIVERED))
+            waits_for_trainer = staging_full and (units.num(states.State.READY) or units.num(states.State.DELIVERED))
             return "no_free_slot" if waits_for_trainer else "not_staged"
         return "no_credit"

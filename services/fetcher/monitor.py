@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,24 +19,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from common import status as statuses
 from common.errors import BadInputError
 from common.files.remotes import Remotes
 from common.run_words import STAGES
-from common.status import (
-    STATUS_FOLDER,
-    FetcherStatus,
-    Hop,
-    HopMeter,
-    LastHour,
-    Measurement,
-    Rate,
-    RunStatus,
-    Shares,
-    TrainerStatus,
-    measurements,
-    read_fetchers,
-    read_status,
-)
 from services.config.root import Config
 from services.fetcher.dispatcher import Dispatcher
 from services.fetcher.dispatcher_state import State
@@ -85,7 +71,7 @@ class Hops:
     """Waiting times at each hop. The state at a tick counts until the next: the fetcher ticks after every event."""
 
     def __init__(self) -> None:
-        self._meters = {name: HopMeter() for name in ("staged", "leases", "slots", "batches")}
+        self._meters = {name: statuses.HopMeter() for name in ("staged", "leases", "slots", "batches")}
         self._states: HopStates = {}
         self._ticked_s = 0.0
 
@@ -95,7 +81,7 @@ class Hops:
             self._meters[name].add(now_s - self._ticked_s, **state)
         self._states, self._ticked_s = states, now_s
 
-    def status(self, now_s: float) -> tuple[dict[str, Hop], float]:
+    def status(self, now_s: float) -> tuple[dict[str, statuses.Hop], float]:
         """Hops of the fetcher by name, and the occupancy of `batches`. To be called regularly."""
         hops = {name: meter.hop(now_s) for name, meter in self._meters.items()}
         return hops, hops.pop("batches").occupancy
@@ -197,13 +183,15 @@ class Monitor:
     """Progress of the listing, set in another thread."""
 
     def __post_init__(self) -> None:
-        self._decoded = Rate()
-        self._received = Rate()
-        self._stalls = Shares()
-        self._last_hour = LastHour()
+        self._decoded = statuses.Rate()
+        self._received = statuses.Rate()
+        self._stalls = statuses.Shares()
+        self._last_hour = statuses.LastHour()
         self._hops = Hops()
-        is_auto = self.config.local.decoders == "auto"
-        self._scaling = DecoderScaling(_most_decoders(self.config)) if is_auto else None
+        local, cores = self.config.local, len(os.sched_getaffinity(0)) - 1  # one for the fetcher and the trainer
+        most = local.max_decoders or max(1, cores // self.config.decoder.threads)
+        # A decoder without a slot of its own would have nothing to do.
+        self._scaling = DecoderScaling(min(most, self.config.stream.slots)) if local.decoders == "auto" else None
 
     def tick(self, now_s: float, current_block: int) -> None:
         """Measure the hops; nothing before a trainer has sent its cursor."""
@@ -211,7 +199,7 @@ class Monitor:
         states = hop_states(self.dispatcher, self.planner.ahead, current_block) if flows else {}
         self._hops.tick(now_s, states)
 
-    def status(self, now_s: float, *, ended: bool) -> FetcherStatus:
+    def status(self, now_s: float, *, ended: bool) -> statuses.FetcherStatus:
         """Return the content of the status file; rates and shares are those since the former call."""
         dispatcher, units = self.dispatcher, self.dispatcher.units
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
@@ -220,7 +208,7 @@ class Monitor:
         flowing = load if dispatcher.trainers else None
         wanted = 0 if self._scaling is None else self._scaling.update(now_s, flowing)  # 0: the user sets it
         worst = max(stalls, key=lambda reason: stalls[reason], default=None)
-        return FetcherStatus(
+        return statuses.FetcherStatus(
             state=self._state(ended),
             pid=os.getpid(),
             uptime_s=now_s - self.started_s,
@@ -269,13 +257,6 @@ class Monitor:
         return "streaming" if self.dispatcher.trainers else "waiting for a trainer"
 
 
-def _most_decoders(config: Config) -> int:
-    """Most decoders for local.decoders = "auto". A decoder without a slot of its own would have nothing to do."""
-    cores = len(os.sched_getaffinity(0)) - 1  # one is left to the fetcher and the trainer
-    most = config.local.max_decoders or max(1, cores // config.decoder.threads)
-    return min(most, config.stream.slots)
-
-
 PREFIX = "icestream_"
 HEALTH = ("healthy", "warning", "critical")
 _FIELDS = {
@@ -298,19 +279,6 @@ _MEANINGS = {
 }
 
 
-def measured_families(measured: Iterable[Measurement]) -> list[Metric]:
-    """Return the metric families of measurements, each once."""
-    families: dict[str, Metric] = {}
-    for measurement in measured:
-        name, labels = named(measurement.name)
-        if name not in families:
-            kind = CounterMetricFamily if measurement.is_counter else GaugeMetricFamily
-            families[name] = kind(PREFIX + name, _MEANINGS.get(name, measurement.meaning))
-        ending = "_total" if measurement.is_counter else ""
-        families[name].add_sample(PREFIX + name + ending, labels, measurement.value)
-    return list(families.values())
-
-
 def named(measurement: str) -> tuple[str, dict[str, str]]:
     """Return the name of the family, without prefix and `_total`, and the labels of a measurement."""
     place, *middle, field = measurement.split("/")
@@ -327,7 +295,7 @@ def named(measurement: str) -> tuple[str, dict[str, str]]:
     return f"{place}_{field}", {"hop": middle[0]} if middle else {}
 
 
-def state_families(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> Iterator[Metric]:
+def state_families(fetcher: statuses.FetcherStatus | None, trainer: statuses.TrainerStatus | None) -> Iterator[Metric]:
     """States of the services: of each family one sample is 1, that of the current state, the others are 0."""
     for status, field, name, meaning in (
         (fetcher, "state", "fetcher_state", "State of the fetcher."),
@@ -357,12 +325,19 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the run; of a service without a status, none."""
-        fetcher = read_fetchers(self._run_dir)
-        trainer = read_status(self._run_dir, "trainer", TrainerStatus)
-        yield from measured_families(measurements(fetcher, trainer))
+        fetcher = statuses.read_fetchers(self._run_dir)
+        trainer = statuses.read_status(self._run_dir, "trainer", statuses.TrainerStatus)
+        families: dict[str, Metric] = {}
+        for measured in statuses.measurements(fetcher, trainer):
+            name, labels = named(measured.name)
+            if name not in families:
+                kind = CounterMetricFamily if measured.is_counter else GaugeMetricFamily
+                families[name] = kind(PREFIX + name, _MEANINGS.get(name, measured.meaning))
+            families[name].add_sample(PREFIX + name + "_total" * measured.is_counter, labels, measured.value)
+        yield from families.values()
         yield from state_families(fetcher, trainer)
         yield from self._ages(trainer)
-        run = read_status(self._run_dir, "run", RunStatus)
+        run = statuses.read_status(self._run_dir, "run", statuses.RunStatus)
         if run is not None:  # else something else than the supervisor starts the services
             restarts = CounterMetricFamily(
                 PREFIX + "restarts", "Restarts in this session of the run, by service.", labels=["service"]
@@ -375,12 +350,12 @@ class StatusCollector(Collector):
         yield gauge("disk_size_bytes", "Size of the run directory's file system.", usage.total)
         yield gauge("build_info", "Version of icestream; the value is 1.", 1.0, version=version("icestream"))
 
-    def _ages(self, trainer: TrainerStatus | None) -> Iterator[Metric]:
+    def _ages(self, trainer: statuses.TrainerStatus | None) -> Iterator[Metric]:
         meaning = "Time since the newest status of a service; it grows when that is dead."
         age = GaugeMetricFamily(PREFIX + "status_age_seconds", meaning, labels=["service"])
         for service in ("fetcher", "trainer"):
             with contextlib.suppress(FileNotFoundError):
-                changed_s = (self._run_dir / STATUS_FOLDER / f"{service}.json").stat().st_mtime
+                changed_s = (self._run_dir / statuses.STATUS_FOLDER / f"{service}.json").stat().st_mtime
                 age.add_metric([service], max(0.0, time.time() - changed_s))
         yield age
         if trainer is not None and trainer.checkpoint:

@@ -23,18 +23,7 @@ from common.text import shown
 from common.transport import Arena, Lost, Received, ServerTransport
 from services.config.root import Config
 from services.config.settings import make_ranges
-from services.fetcher.dispatcher import (
-    Action,
-    Dispatcher,
-    EndRun,
-    Evict,
-    Fence,
-    Quarantine,
-    Remember,
-    Replan,
-    Restage,
-    Send,
-)
+from services.fetcher import dispatcher as dispatching
 from services.fetcher.dispatcher_state import State
 from services.fetcher.inventory import Inventory, PendingTrainers, RangeListing, list_range
 from services.fetcher.ledger import LEDGER_FILE, Ledger
@@ -179,7 +168,7 @@ class FetcherService:
         _remove_unfinished_outliers(run_dir, stream.shard)
         # First of the parts that grow with the slots: it may fail.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
-        self._dispatcher = Dispatcher(slots=stream.slots, plan_hash=self._hash)
+        self._dispatcher = dispatching.Dispatcher(slots=stream.slots, plan_hash=self._hash)
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
         # After the sockets: a second fetcher of this run gets an error on the run, not on the cache in use.
         self._planner = Planner(
@@ -291,30 +280,30 @@ class FetcherService:
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def _act(self, actions: Sequence[dispatching.Action]) -> None:
         for action in actions:
             match action:
-                case Send(peer, message):
+                case dispatching.Send(peer, message):
                     self._transport.send(peer, message)
-                case Fence(peer):
+                case dispatching.Fence(peer):
                     if self._transport.is_suspended(peer):
                         logger.warning("decoder %s is stopped or waits for this machine; no unit is to blame", peer)
                         self._dispatcher.excuse(peer)
                     if not self._transport.fence(peer):
                         logger.warning("decoder %s can't be killed from here; its slots wait for its end", peer)
                         self._act(self._dispatcher.fence_failed(peer))
-                case Replan(cursor):
+                case dispatching.Replan(cursor):
                     self._planner.restart(cursor)
-                case Restage(files):
+                case dispatching.Restage(files):
                     self._planner.restage(files)
-                case Evict(before_block):
+                case dispatching.Evict(before_block):
                     self._planner.evict(before_block)
-                case Quarantine(bad_inputs):
+                case dispatching.Quarantine(bad_inputs):
                     for bad in bad_inputs:
                         self._budget.quarantine(bad)
-                case Remember(files):
+                case dispatching.Remember(files):
                     self._budget.remember(files)
-                case EndRun():
+                case dispatching.EndRun():
                     self._ended = True
                     if self._dispatcher.units.ended and not self._dispatcher.units_ahead:
                         self._planner.evict_planned()

@@ -200,13 +200,12 @@ class SharedEpochs:
         self._shared.append(f"epochs-{self._shared.shard:03d}", *lines)
         if all(new.values()):
             return False
-        of_shards = [_epochs_in(self._shared.path(f"epochs-{shard:03d}")) for shard in range(self._shared.shards)]
+        of_shards = []
+        for shard in range(self._shared.shards):
+            words = [line.split() for line in _lines(self._shared.path(f"epochs-{shard:03d}"))]
+            pairs = (two for two in words if len(two) == 2 and all(map(str.isdecimal, two)))
+            of_shards.append({int(epoch): int(events) for epoch, events in pairs})
         return any(all(of_shard.get(epoch) == 0 for of_shard in of_shards) for epoch in new)
-
-
-def _epochs_in(path: Path) -> dict[int, int]:
-    words = [line.split() for line in _lines(path)]
-    return {int(both[0]): int(both[1]) for both in words if len(both) == 2 and all(map(str.isdecimal, both))}
 
 
 # -------------------------------------------------------------- begun blocks

@@ -18,17 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from common import errors
 from common.config import StreamConfig
-from common.errors import (
-    BadInputError,
-    IcestreamError,
-    MachineError,
-    OwnFaults,
-    TransientError,
-    machine_errno,
-    one_line,
-    raise_if_machine,
-)
 from common.files.inputs import NOT_UTF8, local_path
 from common.files.local import BadFileError
 from common.files.remotes import WrongSizeError, fetch
@@ -61,7 +52,7 @@ class Stage:
     """Function that writes a remote file at a path: see `services.fetcher.cache.Fetch`."""
     inspect: Callable[[Path], Footer] | None = None
     """Reader of a footer in another process: see `services.fetcher.inspection`. None: in this one."""
-    own_faults: OwnFaults = field(default_factory=OwnFaults)
+    own_faults: errors.OwnFaults = field(default_factory=errors.OwnFaults)
 
     def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
         """Staged file, with ``footer`` if it is known from before; a bad file is returned with the reason.
@@ -73,7 +64,7 @@ class Stage:
         try:
             self._bring(source, path)
             footer = footer or self._inspect(path)
-        except IcestreamError as error:
+        except errors.IcestreamError as error:
             if self._may_pass(error, path, is_local):
                 return NotStaged(file, _reason(source, error))
             if footer:  # The plan was made with this footer: the file's units stay, the decoder quarantines their rows.
@@ -102,26 +93,26 @@ class Stage:
             try:
                 self.cache.get(source, partial(self.fetch, source))
             except (OSError, MemoryError) as error:
-                raise MachineError(f"the cache: {one_line(error)}", machine_errno(error)) from None
+                raise errors.MachineError(f"the cache: {errors.one_line(error)}", errors.machine_errno(error)) from None
             return
         try:
             status = path.stat()
             check_regular(status)
         except (OSError, MemoryError, ValueError) as error:  # ValueError: a path with a zero byte
-            raise_if_machine(error, path)
-            raise BadFileError(one_line(error)) from None
-        except BadInputError as error:
+            errors.raise_if_machine(error, path)
+            raise BadFileError(errors.one_line(error)) from None
+        except errors.BadInputError as error:
             raise BadFileError(str(error)) from None
         if status.st_size != source.size_bytes:
             raise BadFileError(f"it has {status.st_size} bytes, the frozen inventory says {source.size_bytes}")
 
-    def _may_pass(self, error: IcestreamError, path: Path, is_local: bool) -> bool:
-        if isinstance(error, MachineError):
+    def _may_pass(self, error: errors.IcestreamError, path: Path, is_local: bool) -> bool:
+        if isinstance(error, errors.MachineError):
             return not is_local or not self.own_faults.is_own(path, error.number)
-        return isinstance(error, TransientError) and not isinstance(error, WrongSizeError)
+        return isinstance(error, errors.TransientError) and not isinstance(error, WrongSizeError)
 
 
-def _reason(source: SourceFile, error: IcestreamError) -> str:
+def _reason(source: SourceFile, error: errors.IcestreamError) -> str:
     """Return the reason that a file is bad, for logs, summaries and checkpoints."""
     text = str(error)
     return shown(text if text.startswith(f"{source.url}: ") else f"{source.url}: {text}")
@@ -337,7 +328,7 @@ class StageAhead:
             room_bytes = self.bytes_kept - sum(self._sizes_bytes[file] for file in files if file in self._kept)
             if self.bytes_held - room_bytes + new_bytes > self._budget_bytes:
                 if not self._needed_by and not self._staging:
-                    raise BadInputError(
+                    raise errors.BadInputError(
                         f"{self._budget} holds no block of "
                         f"stream.block_files = {len(files)} files ({new_bytes / 2**30:.3g} GiB); raise it, or lower "
                         "stream.block_files"
@@ -391,7 +382,9 @@ class StageAhead:
             staged = self._staged.pop(file, None)
             if file in self._staging:
                 continue
-            if staged is not None and self._may_be_kept(staged, max(done)):
+            # It takes disk space, is sound, and another epoch follows.
+            is_sound = staged is not None and self._sizes_bytes[file] and staged.footer is not None and staged.path
+            if is_sound and (not self.blocks.epochs or self.blocks.epoch_of(max(done)) + 1 < self.blocks.epochs):
                 self._keep(file)
                 continue
             self.bytes_held -= self._sizes_bytes[file]
@@ -402,12 +395,6 @@ class StageAhead:
 
     def _is_held(self, file: int) -> bool:
         return file in self._needed_by or file in self._staging or file in self._kept
-
-    def _may_be_kept(self, staged: StagedFile, last_block: int) -> bool:
-        """Return True if the file takes disk space, is sound, and another epoch follows."""
-        if not self._sizes_bytes[staged.file] or staged.footer is None or not staged.path:
-            return False
-        return not self.blocks.epochs or self.blocks.epoch_of(last_block) + 1 < self.blocks.epochs
 
     def _keep(self, file: int) -> None:
         """Keep a file, which counts in ``bytes_held`` already."""

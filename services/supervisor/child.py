@@ -207,12 +207,7 @@ class Child:
             self._log_start = os.fstat(log).st_size
             # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops in order.
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         finally:
             os.close(log)

@@ -23,24 +23,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common import run_words
 from common.paths import shard_dir
 from common.process import RedactingFormatter
-from common.run_words import (
-    binary_words,
-    bottleneck,
-    counted,
-    done_share,
-    done_words,
-    expected_steps,
-    files_words,
-    gpu_words,
-    health_words,
-    loss_words,
-    progress_line,
-    remaining_s,
-    restart_words,
-    step_words,
-)
 from common.status import (
     FetcherStatus,
     RunStatus,
@@ -85,46 +70,46 @@ def progress_model(
     ended: Collection[str] = (),
 ) -> ProgressModel:
     """Return the content of the display. None for a service that has not reported since its start, or has ``ended``."""
-    share, eta_s = done_share(fetcher, trainer), remaining_s(fetcher, trainer)
-    done = [done_words(share, trainer.counters.events_read)] if trainer is not None and share is not None else []
+    share, eta_s = run_words.done_share(fetcher, trainer), run_words.remaining_s(fetcher, trainer)
+    done = run_words.done_words(share, trainer.counters.events_read) if trainer and share is not None else ""
     eta = "unknown" if eta_s is None else duration(eta_s)
     is_ending = stopping or (trainer is not None and trainer.state in ("finished", "stopped"))
     absent = {name: "ended" if stopping or name in ended else "starting" for name in (FETCHER, TRAINER)}
+    of_fetcher = _fetcher_rows(fetcher, trainer, stopping=stopping) if fetcher else [("fetcher", absent[FETCHER])]
     rows = (
-        *(("done", words) for words in done),
+        *([("done", done)] if done else []),
         ("time", duration(elapsed_s) + ("" if is_ending else f", ETA {eta}")),
         *(_trainer_rows(trainer, share) if trainer is not None else [("trainer", absent[TRAINER])]),
-        *(
-            _fetcher_rows(fetcher, trainer, stopping=stopping)
-            if fetcher is not None
-            else [("fetcher", absent[FETCHER])]
-        ),
-        ("restarts", restart_words(restarts) or "none"),
+        *of_fetcher,
+        ("restarts", run_words.restart_words(restarts) or "none"),
     )
     return ProgressModel(rows, share)
 
 
 def _trainer_rows(trainer: TrainerStatus, share: float | None) -> list[tuple[str, str]]:
-    last = expected_steps(trainer, share) if trainer.state == "training" else None
+    last = run_words.expected_steps(trainer, share) if trainer.state == "training" else None
+    step = f"{trainer.step:,} of about {last:,}" if last and not trainer.max_steps else run_words.step_words(trainer)
+    copied = f"{run_words.binary_words(trainer.copied_bytes_per_s)}/s of data" if trainer.copied_bytes_per_s else ""
     rows = [
         ("trainer", f"{trainer.state} on {trainer.device}" if trainer.device else trainer.state),
-        ("step", f"{trainer.step:,} of about {last:,}" if last and not trainer.max_steps else step_words(trainer)),
+        ("step", step),
         (
             "trained",
             f"{trainer.events_per_s:,.0f} events/s, {trainer.particles_per_s:,.0f} particles/s,"
             f" waits for data {100 * trainer.wait_fraction:.0f} %",
         ),
-        *((("copied", f"{binary_words(copied)}/s of data"),) if (copied := trainer.copied_bytes_per_s) else ()),
-        *(("GPU", gpu) for gpu in [gpu_words(trainer.gpu)] if gpu),
-        ("losses", loss_words(trainer.losses) or "none yet"),
+        ("copied", copied),
+        ("GPU", run_words.gpu_words(trainer.gpu)),
+        ("losses", run_words.loss_words(trainer.losses) or "none yet"),
+        ("health", run_words.health_words(trainer)),
     ]
-    return [*rows, ("health", health)] if (health := health_words(trainer)) else rows
+    return [(label, text) for label, text in rows if text]
 
 
 def _fetcher_rows(fetcher: FetcherStatus, trainer: TrainerStatus | None, *, stopping: bool) -> list[tuple[str, str]]:
     wanted = f" of {fetcher.decoders_wanted} wanted" if fetcher.decoders_wanted else ""
     lost = f", {fetcher.decoders_lost} lost" if fetcher.decoders_lost else ""
-    rows = [("files", files_words(fetcher, trainer))]
+    rows = [("files", run_words.files_words(fetcher, trainer))]
     if fetcher.listing and not fetcher.ranges_listed:
         rows.append(("listing", fetcher.listed or "waiting for the first answer"))
     if fetcher.received_bytes:
@@ -132,12 +117,12 @@ def _fetcher_rows(fetcher: FetcherStatus, trainer: TrainerStatus | None, *, stop
         rows.append(("received", f"{speed}, {fetcher.received_bytes / 2**30:,.2f} GiB so far"))
     if fetcher.problem:
         rows.append(("problem", fetcher.problem))
-    decoders = f"{counted(fetcher.decoders, 'decoder')}{wanted}{lost}"
+    decoders = f"{run_words.counted(fetcher.decoders, 'decoder')}{wanted}{lost}"
     return [
         *rows,
         ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {decoders}"),
         ("slots", f"{fetcher.slots_free} free, {fetcher.units_ready} ready of {fetcher.slots}"),
-        ("bottleneck", "none, the run is ending" if stopping else bottleneck(fetcher, trainer)),
+        ("bottleneck", "none, the run is ending" if stopping else run_words.bottleneck(fetcher, trainer)),
     ]
 
 
@@ -178,7 +163,9 @@ class Display:
     def watch(self, processes: Processes) -> None:
         """Show the newest status; to be called often."""
         now_s = self._clock()
-        fetcher = live_fetchers(self._run_dir, processes)
+        names = [name for name in processes.pids if service_of(name) == FETCHER]
+        found = [live_status(self._run_dir, name, FetcherStatus, processes) for name in names]
+        fetcher = fetchers_together([status for status in found if status is not None])
         trainer = live_status(self._run_dir, TRAINER, TrainerStatus, processes)
         for warning in trainer.warnings if trainer is not None else ():
             if warning not in self._warned:
@@ -189,7 +176,7 @@ class Display:
         elapsed_s, stopping = now_s - self._began_s, processes.stopping
         if self._live is None:
             self._next_line_s = now_s + min(max(elapsed_s, FIRST_LINE_S), PLAIN_LINE_S)
-            self.say(progress_line(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping))
+            self.say(run_words.progress_line(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping))
         else:
             ended = {FETCHER, TRAINER} - {FETCHER if service_of(name) == FETCHER else name for name in processes.pids}
             model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
@@ -227,13 +214,6 @@ def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Pro
     """Return the newest status of the running process; the status left by a former process is not shown."""
     status = read_status(shard_dir(run_dir, shard_of(name)), service_of(name), kind)
     return status if status is not None and getattr(status, "pid", 0) == processes.pids.get(name) else None
-
-
-def live_fetchers(run_dir: Path, processes: Processes) -> FetcherStatus | None:
-    """Return the newest status of the running fetcher, or of those of all shards together; None before the first."""
-    names = (name for name in processes.pids if service_of(name) == FETCHER)
-    statuses = (live_status(run_dir, name, FetcherStatus, processes) for name in names)
-    return fetchers_together([status for status in statuses if status is not None])
 
 
 def panel(

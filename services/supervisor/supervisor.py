@@ -80,8 +80,14 @@ class TrainerGroup:
         size, rank = self.nodes * self.count, int(name.partition("-")[2] or "0")
         if size == 1:
             return {}
-        if rank == 0:
-            self._file = self._new_file()
+        if rank == 0 and self.attempt is not None:
+            self._file = self.attempt.shared / LOCKS_FOLDER / f"{RANKS_FILES}{self.attempt.number}"
+        elif rank == 0:
+            folder = self.run_dir / LOCKS_FOLDER
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for former in folder.glob(f"{RANKS_FILES}*"):
+                former.unlink(missing_ok=True)
+            self._file = folder / f"{RANKS_FILES}{secrets.token_hex(8)}"
         return {
             "RANK": str(self.node * self.count + rank),
             "LOCAL_RANK": str(rank),
@@ -90,16 +96,6 @@ class TrainerGroup:
             "MASTER_ADDR": self.address,
             RANKS_FILE_VARIABLE: str(self._file),
         }
-
-    def _new_file(self) -> Path:
-        if self.attempt is not None:
-            name = f"{RANKS_FILES}{self.attempt.number}"
-            return self.attempt.shared / LOCKS_FOLDER / name
-        folder = self.run_dir / LOCKS_FOLDER
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for former in folder.glob(f"{RANKS_FILES}*"):
-            former.unlink(missing_ok=True)
-        return folder / f"{RANKS_FILES}{secrets.token_hex(8)}"
 
 
 def cause_of(exit_codes: Mapping[str, int]) -> str:
@@ -297,13 +293,8 @@ class Supervisor:
                     self._turn(received, next_look_s)
             finally:
                 self._abandon()
-        return SessionOutcome(
-            self._exit_status,
-            self._exit_code,
-            self._error,
-            self._processes().restarts,
-            time.monotonic() - began_s,
-        )
+        seconds, restarts = time.monotonic() - began_s, self._processes().restarts
+        return SessionOutcome(self._exit_status, self._exit_code, self._error, restarts, seconds)
 
     def _abandon(self) -> None:
         """Kill all remaining children. There are some only after an unexpected error."""
@@ -373,18 +364,15 @@ class Supervisor:
             if child.due_s < math.inf or (child.alive and child.pid not in status.decoder_pids)
         ]
         for _ in range(status.decoders_wanted - len(status.decoder_pids) - len(coming)):
-            self._start(self._another_decoder(shard))
-
-    def _another_decoder(self, shard: int | None) -> Child:
-        """Return a decoder that has left, or a new one."""
-        for child in self._decoders(shard):
-            if not child.alive and child.due_s == math.inf:
+            decoders = self._decoders(shard)
+            child = next((one for one in decoders if not one.alive and one.due_s == math.inf), None)
+            if child is not None:  # one that has left
                 child.retired = False
                 child.policy.returns()
-                return child
-        child = self._make_child(decoder_name(shard, len(self._decoders(shard))))
-        self._children[child.name] = child
-        return child
+            else:
+                child = self._make_child(decoder_name(shard, len(decoders)))
+                self._children[child.name] = child
+            self._start(child)
 
     def _on_exit(self, child: Child) -> None:
         self._selector.unregister(child.pidfd)

@@ -71,7 +71,11 @@ class Audit:
         self._publishing = publishing_of(attempt)
         self._in_pages = attempt is None
         self._known = dict(sizes_bytes)
-        files = [_files_of(stream, rank, self._ranks.size) for rank in range(self._ranks.size)]
+        files = []
+        for rank in range(self._ranks.size):
+            shares = shares_of_rank(stream, rank, self._ranks.size)
+            folders = {one.shard: shard_dir(Path(), one.shard if stream.shards > 1 else None) for one in shares}
+            files.append({one.shard: (folders[one.shard] / audit_file(one.rank)).as_posix() for one in shares})
         self._file_of_shard = files[self._ranks.rank]
         self._lines: dict[str, list[str]] = {name: [] for name in self._file_of_shard.values()}
         self._sizes = {name: self._known.get(name, 0) for name in self._lines}
@@ -116,14 +120,6 @@ class Audit:
                 self._sizes[name] = _append(self._folder / name, self._sizes[name], data, sync=sync)
                 lines.clear()
         self._pending_bytes = 0
-
-
-def _files_of(stream: StreamConfig, rank: int, ranks: int) -> dict[int, str]:
-    """Return the file of each shard that a rank reads, as a path in the folder of the run."""
-    return {
-        share.shard: (shard_dir(Path(), share.shard if stream.shards > 1 else None) / audit_file(share.rank)).as_posix()
-        for share in shares_of_rank(stream, rank, ranks)
-    }
 
 
 def _append(path: Path, size_bytes: int, data: bytes, *, sync: bool = True) -> int:

@@ -318,7 +318,14 @@ class Feed:
             case m.DeliveredUnit() as unit:
                 self.outside_values = self.outside_values or unit.tally.outside_values
                 if len(self._links) > 1 and not self._stream.is_mixed:
-                    self._require_one_inventory(link.shard, unit)
+                    # From the second epoch on, the digest is that of complete ranges.
+                    key, digest = (unit.source.ranges, unit.epoch > 0), unit.source.digest
+                    former, of_former = self._inventories.setdefault(key, (link.shard, digest))
+                    if digest != of_former:
+                        raise BadInputError(
+                            f"shards {former} and {link.shard} were planned from different lists of files: stop all"
+                            " processes, and start over with --fresh"
+                        )
             case m.CommitRequest():
                 self.agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
@@ -328,16 +335,6 @@ class Feed:
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
         return message is not None
-
-    def _require_one_inventory(self, shard: int, unit: m.DeliveredUnit) -> None:
-        """Raise BadInputError if the unit of ``shard`` was planned from another list of files than those of others."""
-        key = (unit.source.ranges, unit.epoch > 0)  # from the second epoch on, the digest is that of complete ranges
-        former, digest = self._inventories.setdefault(key, (shard, unit.source.digest))
-        if digest != unit.source.digest:
-            raise BadInputError(
-                f"shards {former} and {shard} were planned from different lists of files: stop all processes, and start"
-                " over with --fresh"
-            )
 
 
 class _Assembly:

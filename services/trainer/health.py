@@ -124,7 +124,14 @@ class HealthWatch:
         if (num := metrics.get(SKIPPED_UPDATES, 0.0)) > 0:
             reason = f"{num:g} update(s) left out: a loss or gradient was not finite or too large"
             verdicts.append(Verdict(Health.CRITICAL, (reason,)))
-        verdicts += self._alarmed(metrics)
+        for name, value in metrics.items():
+            alarm = self.alarms.get(name)
+            if alarm is None or not alarm.is_beyond(value):
+                self._beyond.pop(name, None)
+                continue
+            self._beyond[name] += 1
+            if self._beyond[name] >= alarm.steps:
+                verdicts.append(Verdict(Health.WARNING, (alarm.message(name, value),)))
         verdicts += [
             Verdict(Health.CRITICAL, (f"{name} is {value}",))
             for name, value in metrics.items()
@@ -170,18 +177,6 @@ class HealthWatch:
         self._norms.clear()
         for name, values in state["norms"].items():
             self._norms[name].extend(values)
-
-    def _alarmed(self, metrics: Mapping[str, float]) -> list[Verdict]:
-        found = []
-        for name, value in metrics.items():
-            alarm = self.alarms.get(name)
-            if alarm is None or not alarm.is_beyond(value):
-                self._beyond.pop(name, None)
-                continue
-            self._beyond[name] += 1
-            if self._beyond[name] >= alarm.steps:
-                found.append(Verdict(Health.WARNING, (alarm.message(name, value),)))
-        return found
 
     def _gradients(self, metrics: Mapping[str, float]) -> list[Verdict]:
         limits = self.limits

@@ -19,20 +19,9 @@ from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
 from services.config.settings import TrainerConfig
+from services.trainer import checks
 from services.trainer.agreement import Agreement, shares_of_rank
 from services.trainer.audit import Audit
-from services.trainer.checks import (
-    changed_values,
-    config_for_checkpoint,
-    misfit,
-    new_plan_remedy,
-    require_data,
-    require_meaning,
-    require_model,
-    require_plan,
-    require_same_plan,
-    warnings_of_speed,
-)
 from services.trainer.commits import Checkpoints, Commits, FollowedCheckpoints
 from services.trainer.environment import RANKS_TIMEOUT_S, be_deterministic, device_of, place_from
 from services.trainer.feed import Feed
@@ -113,7 +102,7 @@ def run_trainer(
     device = trainer_device(device_of(name, place, torch.cuda.device_count()) if place else name)
     set_up_torch(config, device)
     results = attempt.shared if attempt is not None else run_dir
-    config_json = config_for_checkpoint(config)
+    config_json = checks.config_for_checkpoint(config)
     try:
         with ExitStack() as stack:  # what is opened here is closed in the opposite order
             ranks = Ranks.alone()
@@ -122,10 +111,10 @@ def run_trainer(
                 ranks = Ranks.join(place, device, timeout_s=RANKS_TIMEOUT_S, stopped=lambda: bool(stop))
             checkpoints, latest = _restore(run_dir, config, stop, ranks, attempt)
             stack.callback(checkpoints.close)
-            remedy = new_plan_remedy(latest[1], config_json) if latest is not None else ""
+            remedy = checks.new_plan_remedy(latest[1], config_json) if latest is not None else ""
             feed = _connect(run_dir, config, stop, device, ranks, accept=accept_new_plan, remedy=remedy)
             stack.callback(feed.close)
-            require_plan(feed.plan_hash, config)
+            checks.require_plan(feed.plan_hash, config)
             training = training_of(config)
             state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
             begin(state, config, training, latest, accept_new_plan=accept_new_plan)
@@ -142,7 +131,7 @@ def run_trainer(
             )
             stack.callback(telemetry.close)
             telemetry.warn(training.warnings(config.trainer.of_model))
-            telemetry.warn(warnings_of_speed(config.stream.batch_events, device.type))
+            telemetry.warn(checks.warnings_of_speed(config.stream.batch_events, device.type))
             audit = None
             if config.trainer.audit:
                 audit = Audit(results, state.audit_bytes, ranks, config.stream, attempt)
@@ -154,7 +143,7 @@ def run_trainer(
             status = gauges.close(telemetry.status(end, state, feed.waits, force=True))
             if ranks.is_first:
                 write_status(run_dir, "trainer", status)
-            require_data(status)
+            checks.require_data(status)
         ranks.close()  # the others know from it that this rank has not failed
         return status
     except StopRequested:
@@ -304,20 +293,20 @@ def begin(
             start_from(Path(config.trainer.start_from), state.task, config)
         return
     path, checkpoint = latest
-    config_json = config_for_checkpoint(config)
-    require_model(checkpoint, config)
-    require_meaning(checkpoint, config, training.meaning_of_weights, path.name, ", or use --fresh to start over")
+    config_json = checks.config_for_checkpoint(config)
+    checks.require_model(checkpoint, config)
+    checks.require_meaning(checkpoint, config, training.meaning_of_weights, path.name, ", or use --fresh to start over")
     if not accept_new_plan:
-        require_same_plan(checkpoint, state.plan_hash, config_json)
+        checks.require_same_plan(checkpoint, state.plan_hash, config_json)
     try:
         state.restore(checkpoint)
     except torch.OutOfMemoryError:
         raise  # a RuntimeError, too, but of the machine
     except MISFITS as error:
         remedy = "resume with the former values or version, or use --fresh to start over"
-        raise misfit(checkpoint, path.name, config, error, remedy) from None
+        raise checks.misfit(checkpoint, path.name, config, error, remedy) from None
     logger.info("resumes from %s: step %d, epoch %d", path.name, state.step, state.position.epoch + 1)
-    for change in changed_values(checkpoint["config"], config_json):
+    for change in checks.changed_values(checkpoint["config"], config_json):
         logger.info("changed since that checkpoint: %s: %s → %s", *change)
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
@@ -327,12 +316,12 @@ def start_from(place: Path, task: Task, config: Config) -> None:
     """Load the weights of another run. Raises BadInputError that names its checkpoint."""
     path = find_checkpoint(place)
     checkpoint = read_checkpoint(path)
-    require_meaning(checkpoint, config, training_of(config).meaning_of_weights, f"trainer.start_from = {path}")
+    checks.require_meaning(checkpoint, config, training_of(config).meaning_of_weights, f"trainer.start_from = {path}")
     try:
         task.load_weights(checkpoint["task"])
     except MISFITS as error:
         remedy = "use the former values or version, or start from another run"
-        raise misfit(checkpoint, f"trainer.start_from = {path}", config, error, remedy) from None
+        raise checks.misfit(checkpoint, f"trainer.start_from = {path}", config, error, remedy) from None
     logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 
 

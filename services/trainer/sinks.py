@@ -128,8 +128,13 @@ class TensorBoardSink:
             self.folder = run_folder(run_dir)
             self._is_new = not any(self.folder.iterdir())
             self._writer = _open(self.folder, None if self._is_new else step + 1)
-        if settings:
-            self._tell_settings(settings, results, step)
+        if settings:  # in the tab HPARAMS, and as a table under TEXT; after a restart, too: they may have changed
+            from torch.utils.tensorboard.summary import hparams, text
+
+            rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
+            table = text("configuration", "\n".join(["| setting | value |", "| --- | --- |", *rows]))
+            for summary in (*hparams(dict(settings), dict.fromkeys(results, 0.0)), table):
+                self._add(summary, step)
             self._write_layout(step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -180,16 +185,6 @@ class TensorBoardSink:
     def close(self) -> None:
         self._writer.close()
 
-    def _tell_settings(self, settings: Mapping[str, Setting], results: Sequence[str], step: int) -> None:
-        """Write the settings for the tab HPARAMS, and as a table under TEXT. After a restart too: they may change."""
-        from torch.utils.tensorboard.summary import hparams, text
-
-        for summary in hparams(dict(settings), dict.fromkeys(results, 0.0)):
-            self._add(summary, step)
-        rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
-        table = "\n".join(["| setting | value |", "| --- | --- |", *rows])
-        self._add(text("configuration", table), step)
-
     def _write_layout(self, step: int) -> None:
         """Write the charts of CUSTOM SCALARS: results first, then each value with its floor. The newest counts."""
         from torch.utils.tensorboard.summary import custom_scalars
@@ -231,7 +226,11 @@ class WandbSink:
             raise missing_extra(
                 f"trainer.wandb.mode = {config.mode!r}", "wandb", "set trainer.wandb.mode = off"
             ) from None
-        _require_own_settings()
+        # Others must not change what wandb reads in the current folder, such as the server that gets the key.
+        require_private(Path.cwd(), "wandb reads its settings in the current folder,")
+        for folder in ("wandb", ".wandb"):
+            with suppress(FileNotFoundError):
+                require_private(Path.cwd() / folder / "settings", "wandb's settings,")
         self._wandb: Any = wandb
         self._run = self._start(run_dir, config, name, settings)
         self._run.define_metric("step", hidden=True)
@@ -294,15 +293,6 @@ class WandbSink:
                 run_dir / WANDB_FOLDER / "offline-run-*",
             )
             return self._wandb.init(mode="offline", **arguments)
-
-
-def _require_own_settings() -> None:
-    """Raise BadInputError if others can change what wandb reads in the current folder, such as the server that gets
-    the key."""
-    require_private(Path.cwd(), "wandb reads its settings in the current folder,")
-    for name in ("wandb", ".wandb"):
-        with suppress(FileNotFoundError):
-            require_private(Path.cwd() / name / "settings", "wandb's settings,")
 
 
 def run_name(run_dir: Path, started: str) -> str:

@@ -18,30 +18,12 @@ from common.invalid_events import lines_of_rules
 from common.locks import RunAttempt, publishing_of
 from common.run_words import training_words
 from common.schema import UnitArrays
-from common.status import (
-    Counters,
-    Hop,
-    LastHour,
-    Rate,
-    Shares,
-    TrainerStatus,
-    read_fetchers,
-    values,
-    write_status,
-)
+from common.status import Counters, Hop, LastHour, Rate, Shares, TrainerStatus, read_fetchers, values, write_status
 from common.text import duration
 from common.unit_arrays import Array
 from services.config.root import Config
 from services.trainer.health import Health
-from services.trainer.sinks import (
-    Sink,
-    TensorBoardSink,
-    WandbSink,
-    hyperparameters,
-    run_folder,
-    run_name,
-    started,
-)
+from services.trainer.sinks import Sink, TensorBoardSink, WandbSink, hyperparameters, run_folder, run_name, started
 from services.trainer.speed import GpuSampler, gpu_status, memory_scalars, start_gpu_sampler
 from services.trainer.state import TrainState
 from services.trainer.units import BatchWaits
@@ -85,10 +67,7 @@ class TrainerLog:
 
 _STATUS_S = 0.5
 _QUARANTINED_TOLD = 100
-_RATES = (
-    *("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction"),
-    "copied_bytes_per_s",
-)
+_RATES = (*("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction"), "copied_bytes_per_s")
 _AT_LOG_STEPS = {f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "epochs", "num_quarantined")}
 """Names (common/status.py) that are logged at every log step, besides the metrics and the shares of hops and stalls."""
 SCORE = "panel/score"

@@ -15,17 +15,16 @@ from benchmarks.physics.spec import Run, Source
 TINY = Run("tiny", "likelihood", steps=3, batch_events=64, events=200, generations=2, tail_events=300, c2st_events=0)
 
 
-def said(told: list[str]):
-    return lambda stage, done: told.append(stage)
-
-
 @pytest.mark.parametrize("model", ["wgan", "likelihood", "count head", "simulator"])
 def test_a_run_of_each_model_ends_in_metrics_and_is_not_made_again(model: str, tmp_path: Path) -> None:
     settings = {"likelihood_steps": 1} if model == "wgan" else {}
     run = replace(TINY, model=model, settings=settings, tail_events=0 if model == "count head" else 300)
     told: list[str] = []
 
-    result = complete(run, tmp_path, said(told))
+    def said(stage: str, done: float) -> None:
+        told.append(stage)
+
+    result = complete(run, tmp_path, said)
     values = result["values"]
     assert ("training" in told) is (model != "simulator")
     assert len(values["count_tv"]) == 2
@@ -36,7 +35,7 @@ def test_a_run_of_each_model_ends_in_metrics_and_is_not_made_again(model: str, t
     assert len(result["histograms"]["log10_energy"]) == 50
 
     told.clear()
-    assert complete(run, tmp_path, said(told)) == result
+    assert complete(run, tmp_path, said) == result
     assert told == []
 
 

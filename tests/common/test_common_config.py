@@ -33,10 +33,7 @@ def test_an_event_that_alone_exceeds_a_limit_of_a_microbatch_is_an_outlier(
         ({"weights": (1, 1e300)}, "less than or equal"),
         ({"weights": (1, 1), "shards": 4}, "each of the 2 sets of stream.weights is a shard"),
         ({"weights": (1, 1), "batch_events": 1}, "at most stream.batch_events"),
-        (
-            {"max_particles": 100, "max_particles_per_event": 101},
-            r"event = 101 is larger than stream\.max_p.* = 100",
-        ),
+        ({"max_particles": 100, "max_particles_per_event": 101}, r"event = 101 is larger than stream\.max_p.* = 100"),
         ({"max_squared_particles": 100, "max_particles_per_event": 11}, r"_squared_particles = 100.*lower .* to 10 or"),
         ({"slot_mib": 0.001}, r"stream\.slot_mib = 0\.001 is smaller than one page"),
         ({"length_buckets": 2, "shuffle": False}, r"length_buckets = 2 sorts events, but stream\.shuffle = false"),

@@ -7,16 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common.errors import (
-    FORGET_S,
-    LIBRARY_ERRORS,
-    PATIENCE_S,
-    TRIES,
-    MachineError,
-    OwnFaults,
-    machine_errno,
-    raise_if_machine,
-)
+from common import errors
 
 BYTES = {"EINVAL", "EFBIG", "EOVERFLOW", "ENODATA"}
 PATH = {"ENOENT", "ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG"}
@@ -25,7 +16,7 @@ NEVER_THE_FILES = sorted(set(errno.errorcode.values()) - BYTES - PATH - REFUSED)
 
 
 def test_an_errno_is_of_the_machine_unless_bytes_lead_to_it() -> None:
-    told = {name: machine_errno(OSError(number, "")) for number, name in errno.errorcode.items()}
+    told = {name: errors.machine_errno(OSError(number, "")) for number, name in errno.errorcode.items()}
     assert told == {name: 0 if name in BYTES else number for number, name in errno.errorcode.items()}
     assert {"EIO", "ESTALE", "ENOMEM", "EMFILE", "EACCES", "ENOENT"} <= {name for name in told if told[name]}
 
@@ -39,8 +30,8 @@ def test_an_errno_is_of_the_machine_unless_bytes_lead_to_it() -> None:
     ],
 )
 def test_memory_and_threads_are_of_the_machine(error: Exception, number: int) -> None:
-    with pytest.raises(MachineError, match=f"f: {os.strerror(number)}") as told:
-        raise_if_machine(error, "f")
+    with pytest.raises(errors.MachineError, match=f"f: {os.strerror(number)}") as told:
+        errors.raise_if_machine(error, "f")
     assert told.value.number == number
 
 
@@ -48,8 +39,8 @@ def test_memory_and_threads_are_of_the_machine(error: Exception, number: int) ->
     "error", [OSError("Unexpected end of stream"), pa.ArrowInvalid("no Parquet"), KeyError("x"), RuntimeError()]
 )
 def test_what_libraries_say_without_an_errno_is_of_the_bytes(error: Exception) -> None:
-    assert isinstance(error, LIBRARY_ERRORS)
-    raise_if_machine(error, "f")
+    assert isinstance(error, errors.LIBRARY_ERRORS)
+    errors.raise_if_machine(error, "f")
 
 
 # ------------------------------------------------------------------ what is a file's own fault
@@ -68,8 +59,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def own(clock: Clock) -> OwnFaults:
-    return OwnFaults(clock)
+def own(clock: Clock) -> errors.OwnFaults:
+    return errors.OwnFaults(clock)
 
 
 @pytest.fixture
@@ -80,7 +71,9 @@ def path(tmp_path: Path) -> Path:
     return folder / "f.parquet"
 
 
-def refuse(own: OwnFaults, clock: Clock, path: Path, times: int = TRIES, for_s: float = PATIENCE_S) -> bool:
+def refuse(
+    own: errors.OwnFaults, clock: Clock, path: Path, times: int = errors.TRIES, for_s: float = errors.PATIENCE_S
+) -> bool:
     """The last answer."""
     is_own = False
     for _ in range(times):
@@ -89,7 +82,7 @@ def refuse(own: OwnFaults, clock: Clock, path: Path, times: int = TRIES, for_s: 
     return is_own
 
 
-def test_a_file_is_gone_only_while_its_folder_holds_something(own: OwnFaults, path: Path) -> None:
+def test_a_file_is_gone_only_while_its_folder_holds_something(own: errors.OwnFaults, path: Path) -> None:
     assert not own.is_own(path, errno.ENOENT), "nothing may be mounted there"
     assert not own.is_own(path / "f.parquet", errno.ENOENT)
     (path.parent / "other").touch()
@@ -97,7 +90,7 @@ def test_a_file_is_gone_only_while_its_folder_holds_something(own: OwnFaults, pa
 
 
 def test_only_a_path_that_can_not_be_one_is_a_files_own_at_once_and_of_the_machine_nothing_ever_is(
-    own: OwnFaults, clock: Clock, path: Path
+    own: errors.OwnFaults, clock: Clock, path: Path
 ) -> None:
     (path.parent / "other").touch()
     assert [name for name in sorted(PATH) if not own.is_own(path, getattr(errno, name))] == []
@@ -107,20 +100,20 @@ def test_only_a_path_that_can_not_be_one_is_a_files_own_at_once_and_of_the_machi
 
 
 def test_a_refused_file_is_at_fault_after_some_tries_and_some_time_if_its_neighbour_opens(
-    own: OwnFaults, clock: Clock, path: Path
+    own: errors.OwnFaults, clock: Clock, path: Path
 ) -> None:
     (path.parent / "other").touch()
-    assert not refuse(own, clock, path, times=TRIES * 5, for_s=PATIENCE_S / 2), "too soon"
-    clock.now_s += PATIENCE_S
+    assert not refuse(own, clock, path, times=errors.TRIES * 5, for_s=errors.PATIENCE_S / 2), "too soon"
+    clock.now_s += errors.PATIENCE_S
     assert own.is_own(path, errno.EPERM)
     other = path.with_name("g.parquet")
     assert not own.is_own(other, errno.EACCES)
-    clock.now_s += 10 * PATIENCE_S
+    clock.now_s += 10 * errors.PATIENCE_S
     assert not own.is_own(other, errno.EACCES), "it was tried twice only"
 
 
 def test_a_place_where_everything_is_refused_is_waited_for(
-    own: OwnFaults, clock: Clock, path: Path, monkeypatch: pytest.MonkeyPatch
+    own: errors.OwnFaults, clock: Clock, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = path.parent / "other"
     other.touch()
@@ -136,31 +129,31 @@ def test_a_place_where_everything_is_refused_is_waited_for(
 
 
 def test_a_folder_in_which_nothing_can_be_read_is_at_fault_while_others_of_its_file_system_can(
-    own: OwnFaults, clock: Clock, path: Path, tmp_path: Path
+    own: errors.OwnFaults, clock: Clock, path: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.touch()
-    assert not refuse(own, clock, path, for_s=2 * PATIENCE_S, times=10)
+    assert not refuse(own, clock, path, for_s=2 * errors.PATIENCE_S, times=10)
     own.worked(elsewhere)
     assert own.is_own(path, errno.EACCES)
 
 
-def test_a_file_that_could_be_read_again_begins_anew(own: OwnFaults, clock: Clock, path: Path) -> None:
+def test_a_file_that_could_be_read_again_begins_anew(own: errors.OwnFaults, clock: Clock, path: Path) -> None:
     (path.parent / "other").touch()
     path.touch()
     refuse(own, clock, path, times=2)
-    clock.now_s += PATIENCE_S
+    clock.now_s += errors.PATIENCE_S
     own.worked(path)
     assert not own.is_own(path, errno.EACCES)
 
 
-def test_a_refusal_of_long_ago_is_forgotten(own: OwnFaults, clock: Clock, path: Path) -> None:
+def test_a_refusal_of_long_ago_is_forgotten(own: errors.OwnFaults, clock: Clock, path: Path) -> None:
     (path.parent / "other").touch()
     for _ in range(5):
-        assert not refuse(own, clock, path, times=TRIES, for_s=PATIENCE_S / 2), "a hiccup"
-        clock.now_s += FORGET_S
+        assert not refuse(own, clock, path, times=errors.TRIES, for_s=errors.PATIENCE_S / 2), "a hiccup"
+        clock.now_s += errors.FORGET_S
     assert not own.is_own(path, errno.EACCES)
-    for _ in range(TRIES - 1):
-        clock.now_s += FORGET_S / 2
+    for _ in range(errors.TRIES - 1):
+        clock.now_s += errors.FORGET_S / 2
         is_own = own.is_own(path, errno.EACCES)
     assert is_own, "rare tries count, too"

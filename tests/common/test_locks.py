@@ -20,22 +20,9 @@ import pytest
 from click.testing import CliRunner
 
 from common import locks
+from common import locks as locking
 from common.atomic_file import replacing
 from common.errors import BadInputError, IcestreamError, TryAgainError
-from common.locks import (
-    LOCKS_FOLDER,
-    RUN_PARTS,
-    OutdatedAttemptError,
-    RunAttempt,
-    RunLock,
-    RunPart,
-    attempt_of,
-    begin_attempt,
-    holder_of,
-    newest_number,
-    no_other_host,
-    try_lock,
-)
 from icestream.commands.plan import ranges
 from services.config.root import Config, store_config
 from services.fetcher.ledger import LEDGER_FILE, Ledger
@@ -58,7 +45,7 @@ with locks.RunLock(Path(run_dir), part, part):
 
 
 @contextmanager
-def held_by_another(run_dir: Path, part: RunPart, host: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def held_by_another(run_dir: Path, part: locking.RunPart, host: str = "") -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", HOLDER, str(run_dir), part, host]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -69,8 +56,8 @@ def held_by_another(run_dir: Path, part: RunPart, host: str = "") -> Iterator[su
             holder.kill()
 
 
-def lock_file(run_dir: Path, part: RunPart = "run") -> Path:
-    return run_dir / LOCKS_FOLDER / part
+def lock_file(run_dir: Path, part: locking.RunPart = "run") -> Path:
+    return run_dir / locking.LOCKS_FOLDER / part
 
 
 @pytest.mark.process
@@ -78,8 +65,8 @@ def test_a_second_host_is_refused_with_the_name_and_the_time_of_the_first(tmp_pa
     with held_by_another(tmp_path, "trainer", "node-a") as holder:
         told = rf"the run is in use by node-a since [\d-]{{10}} [\d:]{{8}} UTC \(trainer, process {holder.pid}\)"
         with pytest.raises(BadInputError, match=told):
-            RunLock(tmp_path, "trainer", "trainer")
-        RunLock(tmp_path, "fetcher", "fetcher").close()  # another part of the run
+            locking.RunLock(tmp_path, "trainer", "trainer")
+        locking.RunLock(tmp_path, "fetcher", "fetcher").close()  # another part of the run
 
 
 @pytest.mark.process
@@ -91,7 +78,7 @@ def test_a_killed_holder_keeps_nobody_out_and_is_named_if_it_was_another_host(
             holder.kill()
             holder.wait()
         assert json.loads(lock_file(tmp_path).read_text())["pid"] == holder.pid, "its note is left"
-        with caplog.at_level(logging.WARNING), RunLock(tmp_path, "run", "icestream run"):
+        with caplog.at_level(logging.WARNING), locking.RunLock(tmp_path, "run", "icestream run"):
             assert json.loads(lock_file(tmp_path).read_text())["pid"] == os.getpid()
         assert len(caplog.records) == warnings
     assert "last used by node-a since" in caplog.text
@@ -106,30 +93,30 @@ def test_a_killed_holder_keeps_nobody_out_and_is_named_if_it_was_another_host(
     ],
 )
 def test_a_note_that_is_none_changes_nothing(tmp_path: Path, note: str) -> None:
-    RunLock(tmp_path, "run", "before").close()
+    locking.RunLock(tmp_path, "run", "before").close()
     lock_file(tmp_path).write_text(note)
-    with RunLock(tmp_path, "run", "icestream run"):
+    with locking.RunLock(tmp_path, "run", "icestream run"):
         lock_file(tmp_path).write_text(note)
         with pytest.raises(BadInputError, match="the run is in use by another process;"):
-            RunLock(tmp_path, "run", "icestream run")
+            locking.RunLock(tmp_path, "run", "icestream run")
 
 
-@pytest.mark.parametrize(("number", "part"), list(zip(locks.NO_LOCKS, RUN_PARTS, strict=True)))
+@pytest.mark.parametrize(("number", "part"), list(zip(locks.NO_LOCKS, locking.RUN_PARTS, strict=True)))
 def test_a_file_system_without_locks_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part: RunPart
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part: locking.RunPart
 ) -> None:
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(BadInputError, match=r"without locks .*Lustre: -o flock.*--run-dir"):
-        RunLock(tmp_path, part, part)
+        locking.RunLock(tmp_path, part, part)
     with pytest.raises(IcestreamError, match="a file system without locks"):
-        begin_attempt(tmp_path)
+        locking.begin_attempt(tmp_path)
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / LOCKS_FOLDER).mkdir()
+    (tmp_path / locking.LOCKS_FOLDER).mkdir()
     lock_file(tmp_path).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
-        RunLock(tmp_path, "run", "icestream run")
+        locking.RunLock(tmp_path, "run", "icestream run")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -151,33 +138,33 @@ def test_ranges_are_told_on_the_host_of_the_fetcher_only(tmp_path: Path, host: s
 
 
 def test_whoever_reads_the_ledger_keeps_fetchers_out_meanwhile(tmp_path: Path) -> None:
-    with no_other_host(tmp_path, "fetcher"), pytest.raises(BadInputError, match="in use by another process"):
-        RunLock(tmp_path, "fetcher", "fetcher")
-    RunLock(tmp_path, "fetcher", "fetcher").close()
+    with locking.no_other_host(tmp_path, "fetcher"), pytest.raises(BadInputError, match="in use by another process"):
+        locking.RunLock(tmp_path, "fetcher", "fetcher")
+    locking.RunLock(tmp_path, "fetcher", "fetcher").close()
 
 
 @pytest.mark.process
 def test_a_holder_is_alive_until_it_is_killed_and_its_note_stays(tmp_path: Path) -> None:
     with held_by_another(tmp_path, "run") as process:
-        holder = holder_of(tmp_path, "run")
+        holder = locking.holder_of(tmp_path, "run")
         assert holder is not None
         assert (holder.pid, holder.is_alive()) == (process.pid, True)
         assert holder.send(signal.SIGKILL)
         process.wait()
-        assert holder_of(tmp_path, "run") == holder
+        assert locking.holder_of(tmp_path, "run") == holder
         assert holder.is_alive() is False
         assert not holder.send(signal.SIGTERM)
 
 
 def test_a_process_that_got_the_pid_of_a_former_holder_is_neither_taken_for_it_nor_signalled(tmp_path: Path) -> None:
-    with RunLock(tmp_path, "run", "run"):
-        holder = holder_of(tmp_path, "run")
+    with locking.RunLock(tmp_path, "run", "run"):
+        holder = locking.holder_of(tmp_path, "run")
     assert holder is not None
     assert holder.is_alive()
     former = replace(holder, start_ticks=holder.start_ticks - 1)
     assert former.is_alive() is False
     assert not former.send(signal.SIGKILL)  # or the tests would end here
-    assert holder_of(tmp_path, "run") is None
+    assert locking.holder_of(tmp_path, "run") is None
 
 
 def test_a_holder_on_another_host_in_another_container_or_of_an_earlier_version_can_not_be_seen(tmp_path: Path) -> None:
@@ -193,22 +180,22 @@ def test_a_copy_of_a_run_directory_is_held_by_nobody_although_the_note_in_it_is_
     tmp_path: Path,
 ) -> None:
     """Else `icestream stop COPY` would stop the run that was copied."""
-    with RunLock(tmp_path / "run", "run", "icestream run"):
+    with locking.RunLock(tmp_path / "run", "run", "icestream run"):
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
-        assert holder_of(tmp_path / "run", "run") is not None
-        assert holder_of(tmp_path / "copy", "run") is None
+        assert locking.holder_of(tmp_path / "run", "run") is not None
+        assert locking.holder_of(tmp_path / "copy", "run") is None
 
 
 @pytest.mark.process
 def test_a_forked_child_neither_keeps_the_lock_after_its_holder_let_it_go_nor_releases_it(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, "run", "icestream.stream")
+    lock = locking.RunLock(tmp_path, "run", "icestream.stream")
     go_on, told = os.pipe()
     child = os.fork()
     if child == 0:
         lock.close()  # as __exit__ would
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert holder_of(tmp_path, "run") is not None, "the child has not released its parent's lock"
+    assert locking.holder_of(tmp_path, "run") is not None, "the child has not released its parent's lock"
     child = os.fork()
     if child == 0:
         os.close(told)
@@ -216,7 +203,7 @@ def test_a_forked_child_neither_keeps_the_lock_after_its_holder_let_it_go_nor_re
         os._exit(0)
     try:
         lock.close()
-        RunLock(tmp_path, "run", "icestream.stream").close()  # while the child has the first one's descriptor
+        locking.RunLock(tmp_path, "run", "icestream.stream").close()  # while the child has the first one's descriptor
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -229,42 +216,42 @@ def attempt_file(shared: Path) -> Path:
 
 
 def test_the_newest_attempt_publishes_and_an_older_one_fails_before_it_does(tmp_path: Path) -> None:
-    assert newest_number(tmp_path) == 0
-    older, newer = begin_attempt(tmp_path), begin_attempt(tmp_path)
-    assert (older.number, newer.number, newest_number(tmp_path)) == (1, 2, 2)
+    assert locking.newest_number(tmp_path) == 0
+    older, newer = locking.begin_attempt(tmp_path), locking.begin_attempt(tmp_path)
+    assert (older.number, newer.number, locking.newest_number(tmp_path)) == (1, 2, 2)
     with newer.publishing():
         pass
     newer.check()
     told = "attempt 1 of the run in .*, and attempt 2 has begun: nothing more is written"
-    with pytest.raises(OutdatedAttemptError, match=told), older.publishing():
+    with pytest.raises(locking.OutdatedAttemptError, match=told), older.publishing():
         pytest.fail("it published")
-    with pytest.raises(OutdatedAttemptError, match=told):
+    with pytest.raises(locking.OutdatedAttemptError, match=told):
         older.check()
 
 
 def test_a_file_of_an_older_attempt_does_not_take_its_name(tmp_path: Path) -> None:
-    older, path = begin_attempt(tmp_path), tmp_path / "file"
+    older, path = locking.begin_attempt(tmp_path), tmp_path / "file"
     path.write_text("newer")
-    with pytest.raises(OutdatedAttemptError):
+    with pytest.raises(locking.OutdatedAttemptError):
         publish(older, path)
     assert [one.name for one in tmp_path.glob("file*")] == ["file"]
     assert path.read_text() == "newer"
 
 
-def publish(attempt: RunAttempt, path: Path) -> None:
+def publish(attempt: locking.RunAttempt, path: Path) -> None:
     with replacing(path, durable=True, publishing=attempt.publishing) as part:
         part.write_text("older")
-        begin_attempt(path.parent)  # while it writes
+        locking.begin_attempt(path.parent)  # while it writes
 
 
 def test_no_attempt_begins_while_another_one_publishes(tmp_path: Path) -> None:
-    older = begin_attempt(tmp_path)
+    older = locking.begin_attempt(tmp_path)
     found: list[int] = []
-    beginning = threading.Thread(target=lambda: found.append(begin_attempt(tmp_path).number))
+    beginning = threading.Thread(target=lambda: found.append(locking.begin_attempt(tmp_path).number))
     with older.publishing():
         beginning.start()
-        assert try_lock(attempt_file(tmp_path)) is None
-        assert newest_number(tmp_path) == 1
+        assert locking.try_lock(attempt_file(tmp_path)) is None
+        assert locking.newest_number(tmp_path) == 1
     beginning.join()
     assert found == [2]
 
@@ -272,27 +259,27 @@ def test_no_attempt_begins_while_another_one_publishes(tmp_path: Path) -> None:
 def test_writers_of_one_attempt_wait_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that gave up while another process deletes a large checkpoint would have its unit blamed."""
     monkeypatch.setattr(locks, "LOCK_S", 0.0)
-    attempt = begin_attempt(tmp_path)
+    attempt = locking.begin_attempt(tmp_path)
     with attempt.publishing(), attempt.publishing():
-        assert newest_number(tmp_path) == 1
-    assert begin_attempt(tmp_path).number == 2
+        assert locking.newest_number(tmp_path) == 1
+    assert locking.begin_attempt(tmp_path).number == 2
 
 
 def test_a_writer_that_is_frozen_with_the_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LOCK_S", 0.0)
-    with begin_attempt(tmp_path).publishing(), pytest.raises(TryAgainError, match="a node that is frozen"):
-        begin_attempt(tmp_path)
+    with locking.begin_attempt(tmp_path).publishing(), pytest.raises(TryAgainError, match="a node that is frozen"):
+        locking.begin_attempt(tmp_path)
 
 
 def test_the_processes_of_a_node_know_their_attempt(tmp_path: Path) -> None:
-    attempt = RunAttempt(tmp_path, 7)
-    assert attempt_of(attempt.environment) == attempt
-    assert attempt_of({}) is None
+    attempt = locking.RunAttempt(tmp_path, 7)
+    assert locking.attempt_of(attempt.environment) == attempt
+    assert locking.attempt_of({}) is None
 
 
 @pytest.mark.parametrize("text", ["{", '{"attempt": null}', "7"])
 def test_a_damaged_number_is_no_first_attempt(tmp_path: Path, text: str) -> None:
-    begin_attempt(tmp_path)
+    locking.begin_attempt(tmp_path)
     attempt_file(tmp_path).write_text(text)
     with pytest.raises(IcestreamError, match="not the number of an attempt"):
-        begin_attempt(tmp_path)
+        locking.begin_attempt(tmp_path)

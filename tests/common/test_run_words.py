@@ -7,14 +7,7 @@ import re
 import pytest
 from shown_statuses import FETCHER, TRAINER
 
-from common.run_words import (
-    bottleneck,
-    bottleneck_of_the_hour,
-    files_words,
-    gpu_words,
-    progress_line,
-    remaining_s,
-)
+from common.run_words import bottleneck, bottleneck_of_the_hour, files_words, gpu_words, progress_line, remaining_s
 from common.status import Counters, FetcherStatus, GpuStatus, Hop, LastHour, TimeShares, TrainerStatus
 
 

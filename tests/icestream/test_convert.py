@@ -31,7 +31,7 @@ from workloads.muons.columns import MUONS
 
 
 def converted(path: Path, out: Path, *, source: SourceConfig = SourceConfig(), rows: int = 10) -> Converted:  # noqa: B008
-    return convert_file(path, out, MUONS.stored_as(source), rows_per_group=rows, compression="zstd")
+    return convert_file(path, out, MUONS.stored_as(source), rows_per_group=rows)
 
 
 def events_in(path: Path) -> list[Event]:
@@ -105,11 +105,11 @@ def test_what_is_there_is_overwritten_only_on_request_and_never_the_input(tmp_pa
     with pytest.raises(BadInputError, match=r"out\.parquet exists: .*--force"):
         converted(path, out)
     assert out.read_bytes() == b"mine"
-    convert_file(path, out, MUONS, rows_per_group=10, compression="snappy", force=True)
+    convert_file(path, out, MUONS, rows_per_group=10, force=True)
     assert events_in(out) == make_events([1, 2])
     before = path.read_bytes()
     with pytest.raises(BadInputError, match=r"in\.parquet exists: choose another name$"):
-        convert_file(path, path, MUONS, rows_per_group=10, compression="snappy", force=True)
+        convert_file(path, path, MUONS, rows_per_group=10, force=True)
     assert path.read_bytes() == before
 
 
@@ -119,7 +119,7 @@ def test_the_command_converts_files_of_both_kinds_and_remote_ones_into_a_directo
     data.mkdir()
     write_hdf5(data / "a.h5", make_events([0, 2, 1]))
     write_events(data / "b.parquet", make_events([4]))
-    output = import_with(data, tmp_path / "out", "--rows-per-group", "2", "--compression", "snappy")
+    output = import_with(data, tmp_path / "out", "--rows-per-group", "2")
     assert events_in(tmp_path / "out" / "a.parquet") == make_events([0, 2, 1])
     assert events_in(tmp_path / "out" / "b.parquet") == make_events([4])
     assert (
@@ -177,7 +177,7 @@ def test_every_column_is_kept_in_the_type_and_the_place_that_the_workload_descri
     folder = tmp_path_factory.mktemp("f")
     made = make(forms, counts, seed, nulls=nulls)
     path = write(folder / "f.parquet", made, rows_per_group=7, extra=True)
-    done = convert_file(path, folder / "out.parquet", made.workload, rows_per_group=4, compression="zstd")
+    done = convert_file(path, folder / "out.parquet", made.workload, rows_per_group=4)
     assert (done.rows_in, done.null_events) == (len(counts), made.null_events.sum())
     assert done.dropped == made.null_particles.sum()
     expected = [made.event(int(row)) for row in np.flatnonzero(~made.null_events)]

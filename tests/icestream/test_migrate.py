@@ -56,7 +56,7 @@ def test_each_flag_has_a_counterpart_that_exists_or_a_reason() -> None:
     for flag in ALL_FLAGS:
         if flag.script == "train_flat.py":
             continue  # its keys are iceaggr's own
-        assert flag.counterpart or flag.note or flag.alias_of in {one.name for one in FLAGS}, flag.name
+        assert flag.option or flag.keys or flag.note or flag.alias_of in {one.name for one in FLAGS}, flag.name
         named = {name for name in re.findall(r"`(\w+\.[\w.]+)`", flag.note) if name.partition(".")[0] in branches}
         assert {*flag.keys, *named} <= keys, flag.name
 

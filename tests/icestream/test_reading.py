@@ -263,9 +263,7 @@ def test_every_event_of_every_file_comes_once_in_the_files_order(tmp_path: Path)
     assert done[-1] == 1.0
 
 
-def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_others_are_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_others_are_asked_for(tmp_path: Path) -> None:
     write_files(tmp_path, 3, [1] * 100, row_group_rows=25)
     own = json.dumps({"stream": {"held_out": 0.9, "unit_events": 100}})  # the share is that of the trained run
     front, schema, settings = door_to(tmp_path, config_json=own)

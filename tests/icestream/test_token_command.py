@@ -27,7 +27,7 @@ from common.process import start_logging
 start_logging("fetcher")
 logging.getLogger().setLevel(logging.DEBUG)
 import aiohttp
-from common.pelican.config import TokenConfig
+from common.config import TokenConfig
 from common.pelican.token_claims import needs
 source = t.FoundTokens(needs([sys.argv[1]], storage_prefix="/icecube/wipac")[0], TokenConfig())
 token = source.current()

@@ -141,7 +141,7 @@ def write(path: Path, table: pa.Table) -> Path:
 SPARKS = pa.table(
     {"truth": [[1.0]], "sparks": [[{"t_s": 2.0}]], "extra": [1]},
     pa.schema(
-        {"truth": pa.list_(pa.float32()), "sparks": pa.list_(pa.struct({"t_s": pa.float32()})), "extra": pa.int64()},
+        {"truth": pa.list_(pa.float32()), "sparks": pa.list_(pa.struct({"t_s": pa.float32()})), "extra": pa.int64()}
     ),
 )
 

@@ -18,6 +18,9 @@ CLASSICAL_FITS = (
     *("track_x", "track_y", "track_z", "track_at_x_m", "track_at_y_m", "track_at_z_m", "track_ns", "track_ln_l"),
     # Pandel fit of a point source of light: position, time, ln likelihood a pulse.
     *("vertex_x_m", "vertex_y_m", "vertex_z_m", "vertex_ns", "vertex_ln_l"),
+    # Posterior of a cascade: mean direction of the source, the longer the better known; ln of its light in
+    # photo-electrons; ln evidence a pulse.
+    *("cascade_x", "cascade_y", "cascade_z", "cascade_ln_pe", "cascade_ln_l"),
 )
 """Results of the classical fits of an event, in the order of their column. All 0: not computed.
 

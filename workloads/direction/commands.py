@@ -44,7 +44,7 @@ def evaluate(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, 
 @click.command(epilog="Example: icestream predict runs/direction -i test/ -o submission.csv")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @input_option
-@output_option("A file *.parquet (event_id, azimuth, zenith, kappa), or *.csv: Kaggle's submission, without kappa.")
+@output_option("A file *.parquet (event_id, directions, energies if predicted), or *.csv: Kaggle's submission.")
 @device_option("auto")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of torch.")
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
@@ -55,7 +55,7 @@ def predict(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, *
     """Write the predicted direction of every event, in the order of the files, with its precision kappa.
 
     CHECKPOINT: a checkpoint, or a run directory (its best checkpoint, else the newest). Any number of events, in
-    bounded memory. Angles in radians point to the source. Same files, same model: same bytes.
+    bounded memory. Angles in radians point to the source, lg_energy is lg(E / GeV). Same files, same model: same bytes.
     """
     from workloads.direction.prediction import run_predict  # torch
 

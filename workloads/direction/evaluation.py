@@ -25,29 +25,29 @@ from workloads.base.report.evaluation import Evaluation, Measured, Say
 from workloads.base.report.metric import Floor
 from workloads.base.report.page import EvaluationOptions, MetricReport, ReportWords
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
-from workloads.direction.fits import EventPulses, classical_fits, plain_lines
+from workloads.direction.fits import classical_fits, plain_lines
 from workloads.direction.geometry import ARRAYS, Geometry
+from workloads.direction.light import EventPulses
 from workloads.direction.metrics import (
     CALIBRATED,
     DEFINITIONS,
     POSTERIOR,
     Bool,
-    Float64,
     PredictedEvents,
     evaluate,
     unit_and_norm,
 )
-from workloads.direction.models.network import are_same_sensors, check_same_detector
+from workloads.direction.models.network import check_same_detector
 from workloads.direction.models.task import TrainedPredictor, load_predictor
 from workloads.direction.plots import pictures
-from workloads.direction.prediction import cut_note, predicted_vectors
+from workloads.direction.prediction import Predicted, cut_note, predicted
 
 _TRACK = CLASSICAL_FITS.index("track_x")
 _EVENTS_AT_A_TIME = 1000
 
 
-def predicted_events(arrays: UnitArrays, vectors: Iterable[Float64], geometry: Geometry) -> list[PredictedEvents]:
-    """Return events of the natural mixture, with the vectors p of each model, (E, 3).
+def predicted_events(arrays: UnitArrays, predictions: Iterable[Predicted], geometry: Geometry) -> list[PredictedEvents]:
+    """Return events of the natural mixture, with the predictions of each model.
 
     Events that were added to enrich a training are left out.
     """
@@ -65,7 +65,7 @@ def predicted_events(arrays: UnitArrays, vectors: Iterable[Float64], geometry: G
             "pandel": unit_and_norm(_all_fits(arrays, geometry)[:, _TRACK : _TRACK + 3])[0],
         },
     )
-    return [with_direction(*unit_and_norm(p_E3[natural_E])) for p_E3 in vectors]
+    return [with_direction(*unit_and_norm(p_E3[natural_E]), lg_energy_E2=lg[natural_E]) for p_E3, lg, _ in predictions]
 
 
 def clean_sensors(arrays: UnitArrays) -> npt.NDArray[np.int64]:
@@ -205,7 +205,7 @@ def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPre
     reports = [_compared(wanted, *of_model, floor) for of_model in predicted]
     events, notes = predicted[0][0], [*origin.notes]
     if not (events.energy_gev_E > 0).any():
-        notes.append("the energies are not known: no picture by energy")
+        notes.append("the energies are not known: nothing by energy, nor of its prediction")
     if not np.isin((0, 1), events.topology_E).all():
         notes.append("tracks and cascades are not both known: no picture of how κ separates them")
     if floor:
@@ -238,14 +238,16 @@ def _compared(
 def _check_detectors(wanted: DirectionOptions, models: Sequence[TrainedPredictor]) -> None:
     """Raise BadInputError for models of different detectors, or of one whose smallest possible errors are not known."""
     own, *others = models
+    geometry = own.detector.geometry
     for other in others:
-        if not are_same_sensors(other.position_S3, own.position_S3):
+        theirs = other.detector.geometry
+        if not geometry.is_like(theirs):
             raise BadInputError(
-                f"--beside: {other.run.path}: its {len(other.position_S3)} sensors are not those of the"
-                f" {len(own.position_S3)} of {own.run.path}, by number and place: name a model of the same detector"
+                f"--beside: {other.run.path}: its {len(theirs)} sensors are not those of the {len(geometry)} of"
+                f" {own.run.path}, by number, place and medium: name a model of the same detector"
             )
     array = read_toy_floor().array if wanted.simulated else ""
-    if array and not np.array_equal(ARRAYS[array]().position_S3, own.position_S3.cpu().numpy()):
+    if array and not geometry.is_like(ARRAYS[array]()):
         raise BadInputError(
             f"--simulated: the smallest possible errors are known for the array {array!r} alone, and the"
             " model was trained with another detector: leave the option out"
@@ -262,18 +264,19 @@ def _predicted(
     """
     runs = [model.run for model in models]
     settings = frame.file_settings(front, wanted, runs[0])
-    check_same_detector(models[0].position_S3, settings.inputs)
+    geometry = models[0].detector.geometry
+    check_same_detector(geometry, settings.inputs)
     with frame.read_events(front, settings, wanted, DIRECTION, runs) as files:
         num_read, num_empty = len(files.arrays.offsets) - 1, sum(tally.empty for tally in files.tallies)
         if files.arrays.event_columns["enriched"].all():
             raise BadInputError(f"all {num_read:,} events were added to enrich a training: name files of natural ones")
-        vectors, of_models = [], []
+        predictions, of_models = [], []
         for model in models:
             stream = frame.file_settings(front, wanted, model.run).stream
-            p_E3, num_cut = predicted_vectors(model, files.arrays, stream, device_named(wanted.device))
-            vectors.append(p_E3)
+            predictions.append(predicted(model, files.arrays, stream, device_named(wanted.device)))
+            num_cut = predictions[-1].num_cut
             of_models.append([cut_note(num_cut, stream.outlier_above)] if num_cut else [])
-        events = predicted_events(files.arrays, vectors, Geometry(models[0].position_S3.cpu().numpy()))
+        events = predicted_events(files.arrays, predictions, geometry)
     notes = []
     if files.which == "held_out":
         share = min(run.held_out for run in runs)

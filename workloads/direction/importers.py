@@ -477,6 +477,11 @@ def _truth_of(path: Path) -> Path:
     return found[0]
 
 
+def geometry_of_table(path: Path) -> Geometry:
+    """Sensors of a table of them, one of ours or GraphNeT's. Raises BadInputError."""
+    return _geometry({}, [path]) if kind_of(path) == _SENSORS else read_geometry(path)
+
+
 def _geometry(sources: Mapping[ForeignFile, FlatEvents], tables: Sequence[Path]) -> Geometry:
     """Sensors of these tables; else of the one beside the first file, or up to two folders above; else all."""
     if tables:

@@ -1,4 +1,4 @@
-"""Metrics of predicted directions, with errors and floors: angles, calibration of κ, tracks apart from cascades. Pure.
+"""Metrics of predicted directions, with errors and floors, and of energies. Pure.
 
 E events, K values of κ, B bins of κ.
 """
@@ -76,6 +76,8 @@ class PredictedEvents:
     """0: unknown."""
     clean_sensors_E: npt.NDArray[np.int64]
     """Sensors with a pulse that is not auxiliary."""
+    lg_energy_E2: Float64
+    """Predicted lg(E / GeV) and its standard deviation; NaN: none."""
     baselines: dict[str, Float64] = field(default_factory=dict)
     """Directions that other methods find, by their names in the report: unit vectors (E, 3); NaN: none."""
 
@@ -91,6 +93,17 @@ class PredictedEvents:
     def angle_rad_E(self) -> Float64:
         """Angle between the predicted and the true direction."""
         return angles_rad(self.direction_E3, self.true_E3)
+
+    @cached_property
+    def lg_energy_true_E(self) -> Float64:
+        """True lg(E / GeV); NaN: not known."""
+        return np.log10(self.energy_gev_E, out=np.full(len(self), np.nan), where=self.energy_gev_E > 0)
+
+    @cached_property
+    def lg_energy_residual_E(self) -> Float64:
+        """Predicted - true lg E; NaN where one of them is not known."""
+        residual_E: Float64 = self.lg_energy_E2[:, 0] - self.lg_energy_true_E
+        return residual_E
 
     def of_kind(self, topology: int | None) -> Bool:
         """Return a mask of the events of a topology; None: all."""
@@ -298,10 +311,49 @@ def track_auc(kappa_E: Float64, topology_E: Topology) -> float:
     return float((rank - tracks * (tracks + 1) / 2) / (tracks * cascades))
 
 
+_KIND_WORDS = {"": "all events", "track_": "tracks", "cascade_": "cascades"}
+
+# ---- Energies.
+
+_DECADES = range(9)
+"""Decades of the true energy that have metrics, by the power of ten in GeV at which they begin."""
+ENERGY_FIGURES = {
+    "lg_energy_bias": ("dex", "zero", "mean of predicted - true lg E"),
+    "lg_energy_rms": ("dex", "lower", "root mean square of predicted - true lg E"),
+    "lg_energy_68": ("dex", "lower", "half the width of the central 68 % of predicted - true lg E"),
+    "lg_energy_pull_mean": ("", "zero", "mean of (predicted - true lg E) / predicted error"),
+    "lg_energy_pull_std": ("", "one", "standard deviation of (predicted - true lg E) / predicted error"),
+}
+"""Figures of energies, by the ends of the names of their metrics: unit, best value and meaning."""
+
+
+def spread_68(values_E: Float64) -> float:
+    """Return half the width of the central 68 % of the values. At least one."""
+    low, high = np.quantile(values_E, [0.16, 0.84])
+    return float(high - low) / 2
+
+
+def energy_figures(events: PredictedEvents) -> dict[str, float]:
+    """Return figures of predicted energies by the names of their metrics; empty where there are none."""
+    residual_E, true_E = events.lg_energy_residual_E, events.lg_energy_true_E
+    parts = {prefix: events.of_kind(topology) for prefix, topology in KINDS.items()}
+    parts |= {f"decade_{decade}_": np.floor(true_E) == decade for decade in _DECADES}
+    found: dict[str, float] = {}
+    for prefix, mask_E in parts.items():
+        known_E = mask_E & np.isfinite(residual_E)
+        if not known_E.any():
+            continue
+        residual, pull = residual_E[known_E], residual_E[known_E] / events.lg_energy_E2[known_E, 1]
+        values = (residual.mean(), np.sqrt(np.mean(residual**2)), spread_68(residual), pull.mean(), pull.std())
+        found |= {f"{prefix}{name}": float(value) for name, value in zip(ENERGY_FIGURES, values, strict=True)}
+    if found:
+        found["lg_energy_true_std"] = float(true_E[np.isfinite(residual_E)].std())
+    return found
+
+
 BASELINES = {"line": "LineFit", "pandel": "Pandel fit of a track"}
 """Other methods, by how the names of metrics begin."""
 
-_KIND_WORDS = {"": "all events", "track_": "tracks", "cascade_": "cascades"}
 _WHAT = "angle between predicted and true direction"
 
 DEFINITIONS: Mapping[str, Definition] = {
@@ -312,12 +364,10 @@ DEFINITIONS: Mapping[str, Definition] = {
     },
     "kappa_pull_mean": Definition("", "two", "mean of 2κ(1 - cos θ); above 2: the model is too sure of itself"),
     "kappa_pull_median_ratio": Definition("", "one", "median of 2κ(1 - cos θ) / ln 4, the median of χ²(2)"),
-    "kappa_decile_lowest_ratio": Definition(
-        "", "one", "mean angle / the one expected from κ, by decile of κ: the lowest"
-    ),
-    "kappa_decile_highest_ratio": Definition(
-        "", "one", "mean angle / the one expected from κ, by decile of κ: the highest"
-    ),
+    **{
+        f"kappa_decile_{end}_ratio": Definition("", "one", f"mean angle / that expected from κ, by decile: the {end}")
+        for end in ("lowest", "highest")
+    },
     "kappa_nll_mean": Definition("nat", "lower", "mean -ln of the predicted density at the true direction"),
     "zenith_bias_deg": Definition("°", "zero", "mean of the predicted - the true zenith"),
     "mean_direction_norm": Definition(
@@ -331,6 +381,12 @@ DEFINITIONS: Mapping[str, Definition] = {
         for prefix, kind in _KIND_WORDS.items()
         for name, figure in FIGURES.items()
     },
+    **{
+        f"{prefix}{name}": Definition(unit, better, f"{meaning}, {part}")
+        for prefix, part in (_KIND_WORDS | {f"decade_{lg}_": f"10^{lg} to 10^{lg + 1} GeV" for lg in _DECADES}).items()
+        for name, (unit, better, meaning) in ENERGY_FIGURES.items()
+    },
+    "lg_energy_true_std": Definition("dex", "lower", "for comparison: rms of a model that knows the mean lg E alone"),
 }
 
 
@@ -390,11 +446,13 @@ def _figures(events: PredictedEvents) -> dict[str, float]:
     figures["zenith_bias_deg"] = float(np.degrees(predicted_E - true_E).mean())
     figures["mean_direction_norm"] = float(np.linalg.norm(events.direction_E3.mean(0)))
     figures["topology_auc"] = track_auc(events.kappa_E, events.topology_E)
-    return figures
+    return figures | energy_figures(events)
 
 
 def _floors(events: PredictedEvents, seed: int) -> dict[str, Floor]:
-    floors = {name: Floor(0.0, error=0.0) for name in ("zenith_bias_deg", "no_direction_share")}
+    zero = ("zenith_bias_deg", "no_direction_share", "lg_energy_bias", "lg_energy_pull_mean")
+    floors = {name: Floor(0.0, error=0.0) for name in zero}
+    floors["lg_energy_pull_std"] = Floor(1.0, error=0.0)  # of all: parts that the truth chooses have other floors
     if len(events):
         floors["mean_direction_norm"] = Floor(float(np.linalg.norm(events.true_E3.mean(0))), error=0.0)
         random = numpy_stream(DirectionPurpose.CALIBRATED_ANGLES, seed)
@@ -407,6 +465,9 @@ def _notes(events: PredictedEvents, used: PredictedEvents) -> Iterator[str]:
         yield f"{without:,} events have no predicted direction (0, or not finite) and are in no other number"
     if unknown := len(events) - int(np.isin(events.topology_E, (TRACK, CASCADE)).sum()):
         yield f"{unknown:,} events are not known to be a track or a cascade: they count among all events only"
+    has_energy = np.isfinite(used.lg_energy_E2[:, 0]).any()
+    if has_energy and (missing := int(np.isnan(used.lg_energy_residual_E).sum())):
+        yield f"{missing:,} events have no predicted or no known energy: figures of lg E are of the others"
     for name, angle_deg_E in events.angles_deg().items():
         if name and (missing := int((~np.isfinite(angle_deg_E)).sum())):
             yield f"{missing:,} events have no direction from the method {name!r}: its figures are of the others"

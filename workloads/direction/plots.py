@@ -1,4 +1,4 @@
-"""The pictures of an evaluation of directions: where predictions point, how far they are off, whether κ is right.
+"""The pictures of an evaluation: where predictions point, how far they are off, whether κ is right; and energies.
 
 E events.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -31,6 +32,7 @@ from workloads.direction.metrics import (
     pull,
     resolution,
     roc_curve,
+    spread_68,
     track_auc,
 )
 from workloads.direction.purposes import DirectionPurpose
@@ -59,6 +61,11 @@ class ShownEvents:
     def models(self) -> list[tuple[str, str, PredictedEvents]]:
         """Name, colour and events of each model."""
         return [(name, color, of) for (name, of), (color, _) in zip(self.predicted.items(), MODELS, strict=False)]
+
+    @property
+    def with_energy(self) -> list[tuple[str, str, PredictedEvents]]:
+        """Likewise of the models that predict energies, if true ones are known."""
+        return [one for one in self.models if np.isfinite(one[2].lg_energy_residual_E).any()]
 
     @cached_property
     def baselines(self) -> list[tuple[str, str, Float64]]:
@@ -188,12 +195,9 @@ def _bands(axes: Axes, x: Float64, angle_deg: Float64, color: str, name: str) ->
     bins = equal_bins(x, _RESOLUTION_BINS)
     middle = np.array([np.median(x[chosen]) for chosen in bins])
     quantiles = np.array([np.quantile(angle_deg[chosen], [0.1, 0.25, 0.5, 0.75, 0.9]) for chosen in bins]).T
-    axes.fill_between(
-        middle, quantiles[0], quantiles[4], color=color, alpha=0.15, linewidth=0, label=f"{name}, 10 to 90 %"
-    )
-    axes.fill_between(
-        middle, quantiles[1], quantiles[3], color=color, alpha=0.3, linewidth=0, label=f"{name}, 25 to 75 %"
-    )
+    for low, alpha, words in ((0, 0.15, "10 to 90 %"), (1, 0.3, "25 to 75 %")):
+        look: dict[str, Any] = {"color": color, "alpha": alpha, "linewidth": 0, "label": f"{name}, {words}"}
+        axes.fill_between(middle, quantiles[low], quantiles[4 - low], **look)
     axes.plot(middle, quantiles[2], color=color, marker="o", markersize=4, label=f"{name}, median")
 
 
@@ -380,6 +384,68 @@ def separation(shown: ShownEvents) -> Figure | None:
     right.plot([0, 1], [0, 1], color="0.6", linestyle=":")
     right.set(xlabel="cascades above the threshold", ylabel="tracks above the threshold")
     right.legend()
+    return figure
+
+
+_ENERGY_BINS = 40
+_WIDEST_ENERGY_PULL = 5.0
+
+
+@GALLERY.picture(
+    "energy",
+    "Energy",
+    "Events by true and predicted energy of the neutrino; line: both are equal.",
+)
+def energy(shown: ShownEvents) -> Figure | None:
+    """Draw a histogram in two dimensions for each model with energies; None without any."""
+    if not (models := shown.with_energy):
+        return None
+    figure, places = row(len(models))
+    for axes, (name, _, events) in zip(places, models, strict=True):
+        known_E = np.isfinite(events.lg_energy_residual_E)
+        true, predicted = events.lg_energy_true_E[known_E], events.lg_energy_E2[known_E, 0]
+        edges = np.linspace(min(true.min(), predicted.min()), max(true.max(), predicted.max()) + 1e-9, _ENERGY_BINS + 1)
+        mesh = axes.hist2d(true, predicted, bins=[edges, edges], cmin=1, cmap="viridis")[3]
+        figure.colorbar(mesh, ax=axes, label="events")
+        axes.axline((edges[0], edges[0]), slope=1, color=TRUTH, linewidth=0.9)
+        axes.set(title=name, xlabel="true lg (E / GeV)", ylabel="predicted lg (E / GeV)")
+    return figure
+
+
+@GALLERY.picture(
+    "energy-resolution",
+    "Resolution of the energy",
+    "Mean of predicted - true lg E and half the width of its central 68 %, by true energy in bins of equal numbers. A "
+    "model that is not sure is drawn to the middle. Right: pulls, which are normal if the predicted error is right.",
+)
+def energy_resolution(shown: ShownEvents) -> Figure | None:
+    """Draw bias, resolution and pulls, the first two of tracks and cascades; None without energies."""
+    if not (models := shown.with_energy):
+        return None
+    figure, (left, middle, right) = row(3)
+    edges = np.linspace(-_WIDEST_ENERGY_PULL, _WIDEST_ENERGY_PULL, _PULL_BINS + 1)
+    for name, color, events in models:
+        known_E = np.isfinite(events.lg_energy_residual_E)
+        for label, style, mask_E in shown.kinds:
+            if not (known_E & mask_E).any():
+                continue
+            true, residual = events.lg_energy_true_E[known_E & mask_E], events.lg_energy_residual_E[known_E & mask_E]
+            bins = equal_bins(true, _RESOLUTION_BINS)
+            of_bins = [(np.median(true[one]), residual[one].mean(), spread_68(residual[one])) for one in bins]
+            x, *values = np.transpose(of_bins)
+            for axes, y in zip((left, middle), values, strict=True):
+                axes.plot(x, y, f"o{style}", color=color, markersize=4, label=f"{name}, {label}")
+        pull = events.lg_energy_residual_E[known_E] / events.lg_energy_E2[known_E, 1]
+        part = np.histogram(np.clip(pull, edges[0], edges[-1]), edges)[0] / len(pull)
+        label = f"{name}: mean {pull.mean():.2f}, deviation {pull.std():.2f}"
+        right.stairs(part / np.diff(edges), edges, color=color, linewidth=1.5, label=label)
+    left.axhline(0.0, color=TRUTH, linewidth=0.9)
+    left.set(xlabel="true lg (E / GeV)", ylabel="mean of predicted − true lg E")
+    middle.set(xlabel="true lg (E / GeV)", ylabel="half width of 68 %", ylim=(0, None))
+    middle.legend()
+    right.plot(edges, np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi), color=TRUTH, label="normal")
+    right.set(xlabel="(predicted − true lg E) / error; the last bins have all beyond", ylabel="density")
+    right.legend(loc="upper left", fontsize=9)
     return figure
 
 

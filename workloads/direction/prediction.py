@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,25 +34,40 @@ from workloads.base.interface import FileSettings, Front, OrderedUnit
 from workloads.direction.columns import WITHOUT_TARGET
 from workloads.direction.grouping import best_pulses, group_by_sensor
 from workloads.direction.metrics import azimuth_zenith_rad, unit_and_norm
-from workloads.direction.models.network import check_same_detector
+from workloads.direction.models.network import Prediction, check_same_detector
 from workloads.direction.models.task import TrainedPredictor, build_predictor, load_predictor
 
+Float64 = npt.NDArray[np.float64]
 
-def predicted_vectors(
-    predictor: TrainedPredictor, arrays: UnitArrays, stream: StreamConfig, device: torch.device
-) -> tuple[npt.NDArray[np.float64], int]:
-    """Return the vectors p of all events, in their order, and the number of events that were cut. -> (E, 3).
 
-    p is 0 for an event without pulses. Bounds on what the model sees are those of the ``stream`` of its training:
-    larger events lose their last auxiliary, then their last other pulses.
+class Predicted(NamedTuple):
+    """Predictions of a model for events, in their order."""
+
+    p_E3: Float64
+    """Vectors p: direction p / |p|, concentration |p|; 0 for an event without pulses."""
+    lg_energy_E2: Float64
+    """lg(E / GeV) and its standard deviation; NaN for an event without pulses, and if the model predicts no energy."""
+    num_cut: int
+    """Events that were cut."""
+
+
+def predicted(predictor: TrainedPredictor, arrays: UnitArrays, stream: StreamConfig, device: torch.device) -> Predicted:
+    """Return the predictions of all events.
+
+    Bounds on what the model sees are those of the ``stream`` of its training: larger events lose their last auxiliary,
+    then their last other pulses.
     """
     cut, num_cut = cut_to(arrays, stream.outlier_above)
-    if not len(cut.offsets) - 1:
-        return np.zeros((0, 3)), 0
     parts = microbatch_of(cut, device).chunks(stream.max_particles)
-    p_E3: npt.NDArray[np.float64] = torch.cat([predictor.predict(part) for part in parts]).double().cpu().numpy()
-    p_E3[np.diff(cut.offsets) == 0] = 0.0
-    return p_E3, num_cut
+    prediction = Prediction.joined([predictor.predict(part) for part in parts])
+    is_empty_E = np.diff(cut.offsets) == 0
+    p_E3 = prediction.p_E3.double().cpu().numpy()
+    p_E3[is_empty_E] = 0.0
+    lg_energy_E2 = np.full((len(p_E3), 2), np.nan)
+    if prediction.energy_E2 is not None:
+        mean_E, ln_error_E = prediction.energy_E2.double().cpu().numpy().T
+        lg_energy_E2[~is_empty_E] = np.stack([mean_E, np.exp(ln_error_E)], 1)[~is_empty_E]
+    return Predicted(p_E3, lg_energy_E2, num_cut)
 
 
 def cut_to(arrays: UnitArrays, most: int) -> tuple[UnitArrays, int]:
@@ -83,44 +98,42 @@ def cut_note(num_cut: int, most: int) -> str:
 
 def microbatch_of(arrays: UnitArrays, device: torch.device) -> Microbatch:
     """All events of a unit, on the device."""
-    return Microbatch(
-        epoch=0,
-        unit=0,
-        index=0,
-        offsets_E1=torch.from_numpy(arrays.offsets).to(device),
-        host_offsets_E1=arrays.offsets,
-        event_columns={name: torch.from_numpy(column).to(device) for name, column in arrays.event_columns.items()},
-        particle_columns={
-            name: torch.from_numpy(column).to(device) for name, column in arrays.particle_columns.items()
-        },
-        num_events=len(arrays.offsets) - 1,
-        num_particles=int(arrays.offsets[-1]),
+    offsets_E1 = torch.from_numpy(arrays.offsets).to(device)
+    events, particles = (
+        {name: torch.from_numpy(column).to(device) for name, column in columns.items()}
+        for columns in (arrays.event_columns, arrays.particle_columns)
     )
+    sizes = len(arrays.offsets) - 1, int(arrays.offsets[-1])
+    return Microbatch(0, 0, 0, offsets_E1, arrays.offsets, events, particles, *sizes)
 
 
 PARQUET, CSV = ".parquet", ".csv"
 METADATA_KEY = "icestream.predicted"
 """Key in the Parquet footer for the model of the predictions, as JSON."""
-_ANGLES = [("event_id", pa.int64()), ("azimuth", pa.float64()), ("zenith", pa.float64())]
-TABLE_SCHEMA = pa.schema([*_ANGLES, ("kappa", pa.float64())])
-_SCHEMAS = {PARQUET: TABLE_SCHEMA, CSV: pa.schema(_ANGLES)}
+_NUMBERS = ("azimuth", "zenith", "kappa", "lg_energy", "lg_energy_error")
+_COLUMNS = [("event_id", pa.int64()), *((name, pa.float64()) for name in _NUMBERS)]
 _HEADER = b"event_id,azimuth,zenith\n"
 
 
-def prediction_table(event_id_E: npt.NDArray[np.int64], p_E3: npt.NDArray[np.float64]) -> pa.Table:
-    """Rows of predictions: angles in radians, azimuth in [0, 2π), zenith in [0, π].
+def table_schema(predictor: TrainedPredictor) -> pa.Schema:
+    """Return the columns of predictions; those of the energy if the model predicts it."""
+    return pa.schema(_COLUMNS if predictor.has_energy else _COLUMNS[:-2])
 
-    Without a direction (p = 0, or not finite) all three are 0: κ says so in Parquet; a submission needs numbers.
+
+def prediction_table(event_id_E: npt.NDArray[np.int64], predictions: Predicted) -> pa.Table:
+    """Rows of predictions: angles in radians, azimuth in [0, 2π), zenith in [0, π]; lg(E / GeV) and its error.
+
+    Without a direction (p = 0, or not finite) angles and κ are 0: κ says so in Parquet; a submission needs numbers.
     """
-    unit_E3, kappa_E = unit_and_norm(p_E3)
+    unit_E3, kappa_E = unit_and_norm(predictions.p_E3)
     unit_E3[kappa_E == 0] = (0.0, 0.0, 1.0)
-    azimuth_E, zenith_E = azimuth_zenith_rad(unit_E3)
-    return pa.table([event_id_E, azimuth_E, zenith_E, kappa_E], schema=_SCHEMAS[PARQUET])
+    columns = event_id_E, *azimuth_zenith_rad(unit_E3), kappa_E, *predictions.lg_energy_E2.T
+    return pa.table([pa.array(one, from_pandas=True) for one in columns], schema=pa.schema(_COLUMNS))  # NaN: null
 
 
 def check_output(out: Path, *, force: bool) -> None:
     """Check that ``out`` can be written, before minutes of work. Raises BadInputError."""
-    if out.suffix not in _SCHEMAS:
+    if out.suffix not in (PARQUET, CSV):
         raise BadInputError(f"{out}: name a file *{PARQUET}, or *{CSV} for Kaggle's submission")
     if out.is_dir():
         raise BadInputError(f"{out} is a folder; name a file with -o")
@@ -132,16 +145,16 @@ def check_output(out: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def prediction_file(out: Path, model: Mapping[str, object]) -> Iterator[Callable[[pa.Table], None]]:
+def prediction_file(out: Path, model: Mapping[str, object], schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
     """File of predictions, by its suffix, which the function appends rows to; ``model`` is kept in a Parquet footer."""
     with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
-        schema = _SCHEMAS[out.suffix]
         if out.suffix == PARQUET:
             schema = schema.with_metadata({METADATA_KEY: json.dumps(dict(model))})
             with pq.ParquetWriter(part, schema, compression="zstd") as parquet:
                 yield lambda table: parquet.write_table(table.cast(schema))
             return
         with part.open("wb") as file:
+            schema = pa.schema(_COLUMNS[:3])
             file.write(_HEADER)  # Arrow would put the names in quotes
             options = pyarrow.csv.WriteOptions(include_header=False)
             with pyarrow.csv.CSVWriter(file, schema, write_options=options) as submission:
@@ -209,7 +222,7 @@ def run_predict(
     model = {"model": run.model, "step": run.step, "events_trained": run.events_trained, "config": run.config_digest}
     counts = PredictionCounts()
     started_s = time.perf_counter()
-    with prediction_file(out, model) as write:
+    with prediction_file(out, model, table_schema(predictor)) as write:
         for table in predicted_tables(front, predictor, settings, place, counts, out):
             write(table)
     rate = counts.events / max(time.perf_counter() - started_s, 1e-9)
@@ -230,7 +243,7 @@ def predicted_tables(
 
     ``settings``: of the files, read as in the training. Raises BadInputError, also if ``out`` is one of the files.
     """
-    check_same_detector(predictor.position_S3, settings.inputs)
+    check_same_detector(predictor.detector.geometry, settings.inputs)
     stream = settings.stream
     settings = replace(settings, stream=prediction_stream(stream))
     with (
@@ -246,12 +259,12 @@ def predicted_tables(
                     "such events: import the file again, with a limit on the pulses of an event"
                 )
             try:
-                p_E3, num_cut = predicted_vectors(predictor, unit.arrays, stream, device)
+                predictions = predicted(predictor, unit.arrays, stream, device)
             except BadInputError as error:
                 raise BadInputError(f"{unit.file}: {error}") from None
             event_id_E = np.array(unit.arrays.event_columns["event_id"][:, 0], np.int64)
-            table = prediction_table(event_id_E, p_E3)
-            counts.add(unit, event_id_E[table["kappa"].to_numpy() == 0], num_cut)
+            table = prediction_table(event_id_E, predictions).select(table_schema(predictor).names)
+            counts.add(unit, event_id_E[table["kappa"].to_numpy() == 0], predictions.num_cut)
             yield table
             progress.reach(int(100 * unit.done), 100)
 
@@ -275,7 +288,7 @@ class TrainedDirections(TrainedModel):
 
     def predict(self, files: Paths) -> pa.Table:
         """Directions of all events of the files, in their order: event_id, azimuth, zenith (radians, to the source) and
-        the precision kappa, as `icestream predict` writes them.
+        the precision kappa, as `icestream predict` writes them; with the energy: lg_energy and its error, too.
 
         ``files``: files, folders, globs or URLs. An event without a predicted direction has kappa 0. Raises
         BadInputError.
@@ -285,7 +298,7 @@ class TrainedDirections(TrainedModel):
         )
         tables = predicted_tables(self._front, self._predictor, settings, self._device, PredictionCounts())
         with no_progress():
-            return pa.concat_tables([TABLE_SCHEMA.empty_table(), *tables])
+            return pa.concat_tables([table_schema(self._predictor).empty_table(), *tables])
 
 
 def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedDirections:

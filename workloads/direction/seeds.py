@@ -31,6 +31,7 @@ from workloads.direction.fits import classical_fits
 from workloads.direction.foreign_tables import named_errors
 from workloads.direction.geometry import (
     GEOMETRY_FILE,
+    ICE,
     Geometry,
     read_equal_geometries,
     read_geometry,
@@ -98,11 +99,12 @@ def write_fits(job: FitsJob) -> Written:
 
 
 def _stamp(job: FitsJob) -> bytes:
-    """Note for what the fits are made from: the source and the positions of the sensors. Raises BadInputError."""
+    """Note for what the fits are made from: the source, the sensors and the medium. Raises BadInputError."""
     with named_errors(job.source):
         digest = footer_digest(job.source)
     sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
-    return f"{digest} with sensors {sensors}".encode()
+    medium = "" if job.geometry.medium == ICE else f" in {job.geometry.medium}"
+    return f"{digest} with sensors {sensors}{medium}".encode()
 
 
 def _write(job: FitsJob, part: Path) -> tuple[int, int]:
@@ -115,11 +117,11 @@ def _write(job: FitsJob, part: Path) -> tuple[int, int]:
         with pq.ParquetWriter(part, schema, **writer_options(schema, "zstd")) as writer:
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group, use_threads=False)
-                fits_E21, num_pulses = _fits(table, job.geometry)
+                fits_EF, num_pulses = _fits(table, job.geometry)
                 place = schema.get_field_index(_FITS)
-                offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(fits_E21.shape[1])
+                offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(fits_EF.shape[1])
                 lists = pa.ListArray.from_arrays(
-                    pa.array(offsets), pa.array(fits_E21.reshape(-1)), type=schema.field(place).type
+                    pa.array(offsets), pa.array(fits_EF.reshape(-1)), type=schema.field(place).type
                 )
                 writer.write_table(table.set_column(place, schema.field(place), lists))
                 events, pulses = events + len(table), pulses + num_pulses
@@ -139,7 +141,7 @@ def _fits(table: pa.Table, geometry: Geometry) -> tuple[npt.NDArray[np.float32],
                 f"event {table['event_id'][event - 1]}: pulses.{name} is {values_P[~np.isfinite(values_P)][0]}; "
                 "expected finite numbers"
             )
-    fits_E21 = classical_fits(
+    fits_EF = classical_fits(
         pulses.field("sensor_id").to_numpy(),
         time_P,
         charge_P,
@@ -147,7 +149,7 @@ def _fits(table: pa.Table, geometry: Geometry) -> tuple[npt.NDArray[np.float32],
         offsets_E1 - offsets_E1[0],
         geometry,
     )
-    return fits_E21, len(pulses)
+    return fits_EF, len(pulses)
 
 
 def run_seeds(files: Sequence[Path], out: Path, geometry_file: Path | None, processes: int, *, force: bool) -> str:

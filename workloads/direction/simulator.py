@@ -1,7 +1,7 @@
 """Simulator of neutrino events with known truth, and the data sets that it writes.
 
 A toy detector records light, noise, local coincidences and a trigger. A track shines along its length in a Cherenkov
-cone, a cascade from one point, most of it near that cone. The ice is the same everywhere.
+cone, a cascade from one point, most of it near that cone. The medium is the same everywhere.
 
 Data sets are in the converted layout:
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import log
 from pathlib import Path
@@ -33,6 +33,7 @@ from common.errors import BadInputError
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows, offsets_of
 from common.options import OutputPath
+from common.paths import user_path
 from common.unit_arrays import Array
 from workloads.base.dataset import (
     Written,
@@ -46,22 +47,16 @@ from workloads.base.dataset import (
 from workloads.base.random_streams import file_stream
 from workloads.direction.columns import CASCADE, CLASSICAL_FITS, DIRECTION, TRACK
 from workloads.direction.geometry import (
-    ABSORPTION_M,
     ARRAYS,
-    CONE_DELAY_NS_M,
-    COS_CHERENKOV,
     GEOMETRY_FILE,
     LIGHT_SPEED_M_NS,
-    POINT_DELAY_NS_M,
-    SCATTERING_M,
-    SCATTERING_RATE_PER_NS,
-    SENSORS_A_STRING,
-    SIN_CHERENKOV,
-    TAN_CHERENKOV,
+    MEDIA,
     Geometry,
+    Medium,
     write_geometry,
 )
 from workloads.direction.grouping import unit_vectors
+from workloads.direction.light import CASCADE_ISOTROPIC, CASCADE_NEAR_M, CASCADE_WIDTH, JITTER_NS, NOISE_PER_NS
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -72,8 +67,6 @@ Bool = npt.NDArray[np.bool_]
 
 SMALLEST_SHAPE = 0.02
 """Smallest shape of the Gamma distribution of the delay by scattering."""
-JITTER_NS = 3.0
-"""Resolution of a sensor's clock."""
 
 # Amounts of light: chosen, not measured.
 TRACK_LIGHT_PE = 6.0
@@ -83,10 +76,6 @@ TRACK_LOSS_GEV = 5e4
 """Energy at which the light of losses along a track equals its own."""
 TRACK_GEV_PER_M, LONGEST_TRACK_M = 0.25, 1500.0
 CASCADE_LIGHT_PE_PER_GEV = 0.005
-CASCADE_NEAR_M = 3.0
-CASCADE_ISOTROPIC = 0.15
-"""Light in every direction, relative to that at the Cherenkov angle."""
-CASCADE_WIDTH = 3.0
 TRACKS_CASCADE = 0.3
 """Light of the cascade at the middle of a track, relative to that of a cascade of the same energy."""
 MOST_PE = 400.0
@@ -129,8 +118,9 @@ class Light:
     cascade_ES: Float32
 
 
-def expected_light(truth: Truth, position_S3: Float32) -> Light:
+def expected_light(truth: Truth, geometry: Geometry) -> Light:
     """Expected light of all events in all sensors."""
+    position_S3, medium = geometry.position_S3, geometry.medium
     travel_E3, vertex_E3 = truth.travel_E3.astype(np.float32), truth.vertex_E3.astype(np.float32)
     square_S = (position_S3**2).sum(1)
     along_ES = travel_E3 @ position_S3.T
@@ -141,40 +131,40 @@ def expected_light(truth: Truth, position_S3: Float32) -> Light:
     np.maximum(range2_ES, 0.01, out=range2_ES)
     tracks_T = np.flatnonzero(truth.is_track_E)
     return Light(
-        _track_light(truth.take(truth.is_track_E), along_ES[tracks_T], range2_ES[tracks_T]),
+        _track_light(truth.take(truth.is_track_E), along_ES[tracks_T], range2_ES[tracks_T], medium),
         tracks_T,
-        _cascade_light(truth, along_ES, range2_ES),
+        _cascade_light(truth, along_ES, range2_ES, medium),
     )
 
 
-def _track_light(truth: Truth, along_TS: Float32, range2_TS: Float32) -> Float32:
+def _track_light(truth: Truth, along_TS: Float32, range2_TS: Float32, medium: Medium) -> Float32:
     """Light of tracks: q exp(-d / absorption) / (1 + d / 8 m) where the cone's origin is on the track.
 
     d = ρ / sin(Cherenkov angle) is the length of the light's path, ρ the distance to the line.
     """
     rho_TS = np.sqrt(np.maximum(range2_TS - along_TS * along_TS, np.float32(0.01)))
-    origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / TAN_CHERENKOV))
+    origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / (medium.sin_cherenkov / medium.cos_cherenkov)))
     amount_T = TRACK_LIGHT_PE * (1 + truth.energy_gev_E / TRACK_LOSS_GEV)
-    light_TS = np.exp(rho_TS * np.float32(-1 / (SIN_CHERENKOV * ABSORPTION_M)))
-    light_TS /= 1 + rho_TS * np.float32(1 / (SIN_CHERENKOV * TRACK_NEAR_M))
+    light_TS = np.exp(rho_TS * np.float32(-1 / (medium.sin_cherenkov * medium.absorption_m)))
+    light_TS /= 1 + rho_TS * np.float32(1 / (medium.sin_cherenkov * TRACK_NEAR_M))
     light_TS *= amount_T.astype(np.float32)[:, None]
     length_T = np.minimum(truth.energy_gev_E / TRACK_GEV_PER_M, LONGEST_TRACK_M)
     light_TS *= origin_TS < (length_T / 2).astype(np.float32)[:, None]
     return np.minimum(light_TS, np.float32(MOST_PE), out=light_TS)
 
 
-def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32) -> Float32:
+def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32, medium: Medium) -> Float32:
     """Light of cascades: q exp(-R / absorption) / (1 + R / 3 m)^1.5, times the share at that angle to the direction."""
     range_ES = np.sqrt(range2_ES)
     angle_ES = along_ES / np.maximum(range_ES, np.float32(0.1))
-    angle_ES -= np.float32(COS_CHERENKOV)
+    angle_ES -= np.float32(medium.cos_cherenkov)
     np.abs(angle_ES, out=angle_ES)
     angle_ES *= np.float32(-CASCADE_WIDTH)
     np.exp(angle_ES, out=angle_ES)
     angle_ES += np.float32(CASCADE_ISOTROPIC)
     near_ES = 1 + range_ES * np.float32(1 / CASCADE_NEAR_M)
     near_ES *= np.sqrt(near_ES)
-    range_ES *= np.float32(-1 / ABSORPTION_M)
+    range_ES *= np.float32(-1 / medium.absorption_m)
     light_ES = np.exp(range_ES, out=range_ES)
     light_ES *= angle_ES
     light_ES /= near_ES
@@ -184,21 +174,21 @@ def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32) -> Float
     return np.minimum(light_ES, np.float32(MOST_PE), out=light_ES)
 
 
-def direct_track_light(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
+def direct_track_light(truth: Truth, event_P: Int64, position_P3: Float32, medium: Medium) -> tuple[Float64, Float64]:
     """Time after the vertex (ns) and length (m) of the unscattered path from a track to each pulse's sensor. (P,) each.
 
     t = l / c + ρ / c · (n_group / sin θ - 1 / tan θ), l the distance along the track, θ the Cherenkov angle.
     """
     along_P, range2_P = _seen_from_vertex(truth, event_P, position_P3)
     rho_P = np.sqrt(np.maximum(range2_P - along_P**2, 0.01))
-    return along_P / LIGHT_SPEED_M_NS + rho_P * CONE_DELAY_NS_M, rho_P / SIN_CHERENKOV
+    return along_P / LIGHT_SPEED_M_NS + rho_P * medium.cone_delay_ns_m, rho_P / medium.sin_cherenkov
 
 
-def direct_cascade_light(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
+def direct_cascade_light(truth: Truth, event_P: Int64, position_P3: Float32, medium: Medium) -> tuple[Float64, Float64]:
     """Time after the vertex (ns) and length (m) of the straight path from the vertex to each pulse's sensor."""
     _, range2_P = _seen_from_vertex(truth, event_P, position_P3)
     range_P = np.sqrt(np.maximum(range2_P, 0.01))
-    return range_P * POINT_DELAY_NS_M, range_P
+    return range_P * medium.point_delay_ns_m, range_P
 
 
 def _seen_from_vertex(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
@@ -211,10 +201,8 @@ def _seen_from_vertex(truth: Truth, event_P: Int64, position_P3: Float32) -> tup
 # ---- Events.
 
 VERTEX_M = 450.0
-"""Vertices are uniform in a cube of ± this around the centre."""
+"""Vertices in an array of ARRAYS are uniform in a cube of ± this around the origin."""
 
-NOISE_PER_NS = 500e-9
-"""Noise of a sensor: 500 Hz."""
 NOISE_FROM_NS, NOISE_TO_NS = -2000.0, 4000.0
 """Time after the vertex in which there is noise."""
 
@@ -232,8 +220,12 @@ RECORD_FROM_NS, RECORD_TO_NS = 5000.0, 22000.0
 CHARGE_PE, CHARGE_SPREAD_PE, LEAST_CHARGE_PE = 1.0, 0.3, 0.05
 """Charge of a pulse: mean, standard deviation, and the least one measured."""
 
-_STRING_KEYS = 64
-"""Keys of a string: its sensors and a gap in which no neighbour is found."""
+_STRING_M, _GAP_KEYS = 5.0, 4
+"""Horizontal distance within which sensors are of one string, as strings lean by less, and are 13 m apart or more; and
+the numbers between the sensors of two strings, in which no neighbour is found."""
+
+_MOST_UNSEEN = 10_000
+"""Events in a row of which none triggers, as in an array too sparse, after which the simulation gives up."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +242,31 @@ NATURAL = EventKind(0.5, 1e2, 1e5)
 CASCADES = EventKind(0.0, 1e4, 1e5)
 _CHUNK_EVENTS = 32
 """Events simulated at once: their arrays should fit the processor's cache."""
+
+
+class SimulatedArray:
+    """Sensors on strings, and the volume of the vertices of events."""
+
+    def __init__(self, geometry: Geometry, vertices_3: tuple[float | Float64, float | Float64] | None = None) -> None:
+        """``vertices_3``: bounds of the volume, m; by default the box of all sensors, as far as light reaches at least.
+
+        Strings are told by their places; those of a string are numbered from the top.
+        """
+        self.geometry = geometry
+        position_S3 = geometry.position_S3.astype(np.float64)
+        string_S, strings = np.full(len(geometry), -1), 0
+        while (free := np.flatnonzero(string_S < 0)).size:
+            apart_m = np.linalg.norm(position_S3[free, :2] - position_S3[free[0], :2], axis=1)
+            string_S[free[apart_m < _STRING_M]] = strings
+            strings += 1
+        order_S = np.lexsort((-position_S3[:, 2], string_S))
+        self.num_keys = len(geometry) + _GAP_KEYS * strings
+        self.key_S = np.empty(len(geometry), np.int64)
+        """Consecutive for neighbours on a string, with a gap between strings."""
+        self.key_S[order_S] = np.arange(len(geometry)) + _GAP_KEYS * string_S[order_S]
+        low_3, high_3 = position_S3.min(0), position_S3.max(0)
+        middle_3, half_3 = (low_3 + high_3) / 2, np.maximum((high_3 - low_3) / 2, geometry.medium.reach_m / 2)
+        self.vertices_3 = vertices_3 or (middle_3 - half_3, middle_3 + half_3)
 
 
 @dataclass(frozen=True)
@@ -275,15 +292,8 @@ class SimulatedEvents:
         counts_E = self.counts_E[order_E]
         shift_E = offsets_of(self.counts_E)[:-1][order_E] - offsets_of(counts_E)[:-1]
         pulse_P = np.arange(int(counts_E.sum())) + np.repeat(shift_E, counts_E)
-        return SimulatedEvents(
-            self.truth.take(order_E),
-            self.vertex_ns_E[order_E],
-            counts_E,
-            self.sensor_P[pulse_P],
-            self.time_ns_P[pulse_P],
-            self.charge_pe_P[pulse_P],
-            self.auxiliary_P[pulse_P],
-        )
+        of_pulses = (getattr(self, field.name)[pulse_P] for field in fields(self)[3:])
+        return SimulatedEvents(self.truth.take(order_E), self.vertex_ns_E[order_E], counts_E, *of_pulses)
 
 
 def joined(pieces: Sequence[SimulatedEvents]) -> SimulatedEvents:
@@ -299,40 +309,47 @@ def joined(pieces: Sequence[SimulatedEvents]) -> SimulatedEvents:
 class EndlessEvents:
     """Endless sequence of events of one kind; the same generator gives the same events, however many are taken."""
 
-    def __init__(self, kind: EventKind, position_S3: Float32, rng: np.random.Generator) -> None:
-        self._kind, self._position_S3, self._rng = kind, position_S3, rng
+    def __init__(self, kind: EventKind, array: SimulatedArray, rng: np.random.Generator) -> None:
+        self._kind, self._array, self._rng = kind, array, rng
         self._rest: list[SimulatedEvents] = []
 
     def take(self, num_events: int) -> SimulatedEvents:
-        """Next events."""
-        pieces, found = self._rest, sum(map(len, self._rest))
+        """Next events. Raises BadInputError if none of many triggers."""
+        pieces, found, unseen = self._rest, sum(map(len, self._rest)), 0
         while found < num_events:
-            truth = draw_truth(self._kind, _CHUNK_EVENTS, self._rng)
-            pieces.append(record(truth, self._position_S3, self._rng))
+            truth = draw_truth(self._kind, _CHUNK_EVENTS, self._rng, self._array)
+            pieces.append(record(truth, self._array, self._rng))
             found += len(pieces[-1])
+            unseen = 0 if len(pieces[-1]) else unseen + _CHUNK_EVENTS
+            if unseen >= _MOST_UNSEEN:
+                raise BadInputError(
+                    f"none of {unseen:,} events has the {TRIGGER_PULSES} clean pulses of a trigger in the"
+                    f" {len(self._array.geometry):,} sensors of this array: use a denser or a larger one"
+                )
         events = joined(pieces)
         self._rest = [events.take(np.arange(num_events, found))]
         return events.take(np.arange(num_events))
 
 
-def draw_truth(kind: EventKind, num_events: int, rng: np.random.Generator) -> Truth:
+def draw_truth(kind: EventKind, num_events: int, rng: np.random.Generator, array: SimulatedArray) -> Truth:
     """Independent events of that kind, most of which trigger."""
+    low, high = array.vertices_3
     return Truth(
         azimuth_E=rng.uniform(0.0, 2 * np.pi, num_events),
         zenith_E=np.arccos(rng.uniform(-1.0, 1.0, num_events)),
         energy_gev_E=np.exp(rng.uniform(log(kind.energy_min_gev), log(kind.energy_max_gev), num_events)),
         is_track_E=rng.random(num_events) < kind.track_share,
-        vertex_E3=rng.uniform(-VERTEX_M, VERTEX_M, (num_events, 3)),
+        vertex_E3=rng.uniform(low, high, (num_events, 3)),
     )
 
 
-def record(truth: Truth, position_S3: Float32, rng: np.random.Generator) -> SimulatedEvents:
+def record(truth: Truth, array: SimulatedArray, rng: np.random.Generator) -> SimulatedEvents:
     """Events of ``truth`` that trigger, as recorded."""
-    event_P, sensor_P, time_P = _pulses(truth, position_S3, rng)
-    string_P, place_P = np.divmod(sensor_P, SENSORS_A_STRING)
-    num_strings = len(position_S3) // SENSORS_A_STRING
-    key_P = (event_P * num_strings + string_P) * _STRING_KEYS + place_P
-    order_P, clean_P = _coincidences(key_P, time_P)
+    event_P, sensor_P, time_P = _pulses(truth, array.geometry, rng)
+    order_P, clean_P = _coincidences(event_P * array.num_keys + array.key_S[sensor_P], time_P)
+    # From the order of strings to that of sensors, which is the same where sensors are numbered along the strings.
+    by_sensor_P = np.argsort((event_P * len(array.geometry) + sensor_P)[order_P], kind="stable")
+    order_P, clean_P = order_P[by_sensor_P], clean_P[by_sensor_P]
     event_P, sensor_P, time_P = event_P[order_P], sensor_P[order_P], time_P[order_P]
 
     triggered_E = np.bincount(event_P[clean_P], minlength=len(truth)) >= TRIGGER_PULSES
@@ -353,16 +370,16 @@ def record(truth: Truth, position_S3: Float32, rng: np.random.Generator) -> Simu
     )
 
 
-def _pulses(truth: Truth, position_S3: Float32, rng: np.random.Generator) -> tuple[Int64, Int64, Float64]:
+def _pulses(truth: Truth, geometry: Geometry, rng: np.random.Generator) -> tuple[Int64, Int64, Float64]:
     """Event, sensor and time after the vertex of each pulse: direct and scattered light, and noise."""
-    light = expected_light(truth, position_S3)
-    num_sensors = len(position_S3)
+    light, medium = expected_light(truth, geometry), geometry.medium
+    num_sensors = len(geometry)
 
     def arrivals(
-        event_P: Int64, sensor_P: Int64, direct: Callable[[Truth, Int64, Float32], tuple[Float64, Float64]]
+        event_P: Int64, sensor_P: Int64, direct: Callable[[Truth, Int64, Float32, Medium], tuple[Float64, Float64]]
     ) -> tuple[Int64, Int64, Float64]:
-        direct_ns_P, path_m_P = direct(truth, event_P, position_S3[sensor_P])
-        return event_P, sensor_P, direct_ns_P + _delays_ns(path_m_P, rng)
+        direct_ns_P, path_m_P = direct(truth, event_P, geometry.position_S3[sensor_P], medium)
+        return event_P, sensor_P, direct_ns_P + _delays_ns(path_m_P, medium, rng)
 
     row_P, sensor_P = np.divmod(_draw_cells(light.track_TS, rng), num_sensors)
     track = arrivals(light.track_event_T[row_P], sensor_P, direct_track_light)
@@ -387,10 +404,10 @@ def _draw_cells(expected: Float32, rng: np.random.Generator) -> Int64:
     return np.minimum(cells, len(upto) - 1)
 
 
-def _delays_ns(path_m_P: Float64, rng: np.random.Generator) -> Float64:
+def _delays_ns(path_m_P: Float64, medium: Medium, rng: np.random.Generator) -> Float64:
     """Delay by scattering: Pandel's gamma distribution (astro-ph/0407044); and the jitter of the clock."""
-    shape_P = np.maximum(path_m_P / SCATTERING_M, SMALLEST_SHAPE)
-    return rng.standard_gamma(shape_P) / SCATTERING_RATE_PER_NS + rng.normal(0.0, JITTER_NS, len(path_m_P))
+    shape_P = np.maximum(path_m_P / medium.scattering_m, SMALLEST_SHAPE)
+    return rng.standard_gamma(shape_P) / medium.scattering_rate_per_ns + rng.normal(0.0, JITTER_NS, len(path_m_P))
 
 
 def _coincidences(key_P: Int64, time_P: Float64) -> tuple[Int64, Bool]:
@@ -441,14 +458,19 @@ class EventsPlan:
     num_cascades: int = 0
     """Cascades of high energy added to these, at random places of every file."""
     array: str = "icecube"
-    """Sensors of the detector: a key of ARRAYS."""
+    """Sensors of the detector: a key of ARRAYS, or a file with a table of sensors."""
+    medium: str | None = None
+    """Medium of the detector: a key of MEDIA. None: that of the table, or ice."""
 
     def __post_init__(self) -> None:
         check_request(self.num_events, self.num_files, self.seed)
         if self.num_cascades < 0:
             raise BadInputError(f"cascades = {self.num_cascades}: must not be negative")
-        if self.array not in ARRAYS:
-            raise BadInputError(f"array = {self.array!r}: use one of {', '.join(ARRAYS)}")
+        if self.array not in ARRAYS and not user_path(self.array).is_file():
+            known = ", ".join(ARRAYS)
+            raise BadInputError(f"array = {self.array!r}: use one of {known}, or the file of a table of sensors")
+        if self.medium is not None and self.medium not in MEDIA:
+            raise BadInputError(f"medium = {self.medium!r}: use one of {', '.join(MEDIA)}")
         if self.num_files > MOST_FILES:
             raise BadInputError(f"files = {self.num_files}: event ids allow at most {MOST_FILES:,}")
         if (rows := sum(self.numbers(0))) > MOST_EVENTS_A_FILE:
@@ -458,8 +480,20 @@ class EventsPlan:
 
     @cached_property
     def geometry(self) -> Geometry:
-        """Positions of the sensors."""
-        return ARRAYS[self.array]()
+        """Positions of the sensors. Raises BadInputError."""
+        if self.array in ARRAYS:
+            geometry = ARRAYS[self.array]()
+        else:
+            # Not at the top: with SQLite and more, which a simulation with one of ARRAYS needn't wait for.
+            from workloads.direction.importers import geometry_of_table
+
+            geometry = geometry_of_table(user_path(self.array))
+        return replace(geometry, medium=MEDIA[self.medium]) if self.medium is not None else geometry
+
+    @cached_property
+    def detector(self) -> SimulatedArray:
+        """Sensors and volume of the events."""
+        return SimulatedArray(self.geometry, (-VERTEX_M, VERTEX_M) if self.array in ARRAYS else None)
 
     def numbers(self, file_index: int) -> tuple[int, ...]:
         """Events of each kind in one file."""
@@ -481,9 +515,8 @@ class EventRows:
 
 def file_rows(plan: EventsPlan, file_index: int) -> Iterator[EventRows]:
     """Events of one file, a row group at a time: the kinds mixed, all orders being equally likely."""
-    position_S3 = plan.geometry.position_S3
     sources = [
-        EndlessEvents(kind, position_S3, file_stream(plan.seed, file_index, key)) for key, kind in enumerate(KINDS)
+        EndlessEvents(kind, plan.detector, file_stream(plan.seed, file_index, key)) for key, kind in enumerate(KINDS)
     ]
     kind_E = np.repeat(np.arange(len(KINDS)), plan.numbers(file_index))
     file_stream(plan.seed, file_index, _ORDER).shuffle(kind_E)
@@ -560,10 +593,11 @@ def simulate_dataset(
     seed: int,
     cascades: int = 0,
     array: str = "icecube",
+    medium: str | None = None,
     force: bool = False,
 ) -> Written:
     """Write neutrino events to the folder ``out``, with ``cascades`` added. Raises BadInputError."""
-    return write_dataset(out, EventsPlan(events, files, seed, cascades, array), overwrite=force)
+    return write_dataset(out, EventsPlan(events, files, seed, cascades, array, medium), overwrite=force)
 
 
 @click.command(name="simulate")
@@ -579,11 +613,12 @@ def simulate_dataset(
 )
 @click.option(
     "--array",
-    type=click.Choice(list(ARRAYS)),
     default="icecube",
     show_default=True,
-    help="Sensors: those of IceCube (5,160 on 86 strings), or 91 strings of a regular hexagon.",
+    help="Sensors: icecube (5,160 on 86 strings), hex (91 strings of a regular hexagon), or a table of sensors: "
+    f"{GEOMETRY_FILE}, or GraphNeT's, in Parquet.",
 )
+@click.option("--medium", type=click.Choice(list(MEDIA)), help="Default: that of the table of sensors, else ice.")
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
 def simulate(out: Path, **options: Any) -> None:
     """Write neutrino events with known truth to OUT, as a toy detector sees them.

@@ -198,7 +198,13 @@ class _Table:
             )
         ids = tuple(column.name for column in workload.source_columns if column.into == workload.identity)
         ids = ids if names.issuperset(ids) else ()
-        count = "" if counts_column is None else _count_column(schema, counts_column)
+        candidates = () if counts_column is None else (counts_column,) if counts_column else COUNT_COLUMNS
+        count = next((name for name in candidates if name in names), "")
+        if candidates and not count:
+            raise BadInputError(
+                f"no column {' or '.join(map(repr, candidates))} to take the numbers of muons from; name one with "
+                f"--counts-column, or use --counts sampled; it has {', '.join(schema.names)}"
+            )
         numbers = list(flat) if is_flat else [source.name]
         return cls(source, flat if is_flat else (), ids, count, [*ids, *numbers, *([count] if count else [])])
 
@@ -238,17 +244,6 @@ class _Table:
         except (pa.ArrowException, ValueError):
             raise BadInputError(f"column {self.source.name!r} is {lists.type}; expected lists of numbers") from None
         return values.astype(np.float32, copy=False)
-
-
-def _count_column(schema: pa.Schema, wanted: str) -> str:
-    candidates = (wanted,) if wanted else COUNT_COLUMNS
-    for name in candidates:
-        if name in schema.names:
-            return name
-    raise BadInputError(
-        f"no column {' or '.join(map(repr, candidates))} to take the numbers of muons from; name one with "
-        f"--counts-column, or use --counts sampled; it has {', '.join(schema.names)}"
-    )
 
 
 def _check(primary_E4: Float32, first_row: int, workload: EventSchema) -> None:

@@ -31,14 +31,7 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.errors import LIBRARY_ERRORS, BadInputError, one_line, raise_if_machine
 from common.files.local import BadFileError, check_largest
-from common.files.parquet.columns import (
-    flattened,
-    inside,
-    is_list,
-    list_lengths,
-    read_names,
-    schema_problem,
-)
+from common.files.parquet.columns import flattened, inside, is_list, list_lengths, read_names, schema_problem
 from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 from common.schema import EventSchema, SourceColumn
 
@@ -575,19 +568,13 @@ def columns_hint(schema: pa.Schema, workload: EventSchema) -> str:
         is_missing = source.path[0] not in schema.names and not workload.may_lack(source)
         if source.name in workload.source.extra:
             continue  # it has the name that the files give to it
-        if is_missing or (source.is_list and _is_struct(schema, source)):
+        kind = schema.field(source.name).type if schema.get_field_index(source.name) >= 0 else pa.null()
+        is_struct = pa.types.is_struct(kind.value_type if is_list(kind) else kind)  # in the place of the numbers
+        if is_missing or (source.is_list and is_struct):
             fields = ", ".join(workload.column(source.into).fields)
             name = f"[NAME, or the columns or fields of {fields}]" if source.is_list else "NAME"
             settings.append(f"--set {shlex.quote(f'source.columns.{source.key}={name}')}")
     return f". If it has other names, give {' '.join(dict.fromkeys(settings))}" if settings else ""
-
-
-def _is_struct(schema: pa.Schema, source: SourceColumn) -> bool:
-    """True if the file has structs in the place of the lists of numbers."""
-    if schema.get_field_index(source.name) < 0:
-        return False
-    kind = schema.field(source.name).type
-    return bool(pa.types.is_struct(kind.value_type if is_list(kind) else kind))
 
 
 def layout_problem(

@@ -22,16 +22,7 @@ from muon_files import make_events, make_table, write_events
 from common.config import StreamConfig
 from common.files.by_content import read_footer
 from common.files.local import BadFileError, check_largest
-from common.files.parquet.footer import (
-    MOST_ROWS,
-    ColumnChunk,
-    DamagedFooter,
-    ParquetFooter,
-    RowGroupMetadata,
-    check_claims,
-    check_pages,
-    parse_footer,
-)
+from common.files.parquet import footer as parsing
 from common.plan import SlotCapacity, cut_spans
 from workloads.muons.columns import MUONS
 
@@ -60,7 +51,7 @@ def test_it_says_what_arrow_says(
     pq.write_table(
         table, path, row_group_size=rows, compression=compression, use_dictionary=dictionary, write_page_index=True
     )
-    footer = parse_footer(path)
+    footer = parsing.parse_footer(path)
     metadata = pq.read_metadata(path)
     assert footer.rows == metadata.num_rows
     assert len(footer.row_groups) == metadata.num_row_groups
@@ -91,8 +82,8 @@ def test_a_footer_that_contradicts_itself_or_is_no_text_is_told(
     for _ in range(nth):
         at = raw.index(old, at + 1)
     (tmp_path / "f.parquet").write_bytes(raw[:at] + new + raw[at + len(old) :])
-    with pytest.raises(DamagedFooter, match=told):
-        parse_footer(tmp_path / "f.parquet")
+    with pytest.raises(parsing.DamagedFooter, match=told):
+        parsing.parse_footer(tmp_path / "f.parquet")
 
 
 # ---------------------------------------------------------------- Thrift's compact protocol, written
@@ -173,8 +164,8 @@ def test_a_footer_that_says_anything_is_parsed_or_refused(
     raw = thrift(footer)[1]
     path.write_bytes(b"PAR1" + bytes(80) + raw + len(raw).to_bytes(4, "little") + b"PAR1")
     try:
-        parsed = parse_footer(path)
-    except DamagedFooter:
+        parsed = parsing.parse_footer(path)
+    except parsing.DamagedFooter:
         return
     assert parsed.rows == sum(group.rows for group in parsed.row_groups)
     for group in parsed.row_groups:
@@ -208,11 +199,11 @@ def test_page_headers_that_say_anything_are_counted_or_refused(
     path = tmp_path_factory.getbasetemp() / "pages"
     raw = b"".join(thrift(header)[1] + body for header in headers)
     path.write_bytes(raw)
-    column = ColumnChunk(("muons",), values, 0, 0, len(raw))
+    column = parsing.ColumnChunk(("muons",), values, 0, 0, len(raw))
     with path.open("rb") as file:
         try:
-            check_pages(file.fileno(), column)
-        except DamagedFooter as error:
+            parsing.check_pages(file.fileno(), column)
+        except parsing.DamagedFooter as error:
             assert str(error).startswith("column muons: ")  # noqa: PT017  either is right
 
 
@@ -269,21 +260,23 @@ def test_chunks_that_hold_anything_are_read_or_refused(
 NAMES = {source.name: source.name for source in MUONS.source_columns}
 
 
-def claims(rows: int, particles: int) -> ParquetFooter:
+def claims(rows: int, particles: int) -> parsing.ParquetFooter:
     """One row group, as a footer tells it."""
     values = {"primary_major_id": rows, "primary_minor_id": rows, "primary": 4 * rows, "muons": 3 * particles}
-    columns = tuple(ColumnChunk((name,), number, 0, 0, 4 * number) for name, number in values.items())
-    return ParquetFooter(rows, (RowGroupMetadata(rows, columns),), tuple(column.path for column in columns))
+    columns = tuple(parsing.ColumnChunk((name,), number, 0, 0, 4 * number) for name, number in values.items())
+    return parsing.ParquetFooter(
+        rows, (parsing.RowGroupMetadata(rows, columns),), tuple(column.path for column in columns)
+    )
 
 
 @pytest.mark.parametrize(("rows", "particles"), [(0, 0), (1, 178_000), (10_000_000, 80_000_000), (5000, 890_000_000)])
 def test_large_row_groups_are_within_what_may_be_claimed(rows: int, particles: int) -> None:
-    check_claims(claims(rows, particles), MUONS, NAMES)
+    parsing.check_claims(claims(rows, particles), MUONS, NAMES)
 
 
 def test_more_rows_than_can_be_counted_are_refused_before_anything_is_decoded() -> None:
-    with pytest.raises(DamagedFooter, match="row group 0 has 33554433 rows; at most 33554432 are read"):
-        check_claims(claims(MOST_ROWS + 1, 0), MUONS, NAMES)
+    with pytest.raises(parsing.DamagedFooter, match="row group 0 has 33554433 rows; at most 33554432 are read"):
+        parsing.check_claims(claims(parsing.MOST_ROWS + 1, 0), MUONS, NAMES)
 
 
 @settings(deadline=None, max_examples=30)

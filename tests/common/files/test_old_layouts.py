@@ -153,7 +153,7 @@ def test_converted_old_files_have_columns_of_ids_and_need_no_settings(tmp_path: 
     path = write(tmp_path / "old.parquet", EVENTS, inside=inside, time=False)
     schema = schema_for(*(fields(inside=True, time=False) if inside else ["source.ids=rows"]))
     out = tmp_path / "new.parquet"
-    convert_file(path, out, schema, rows_per_group=4, compression="zstd")
+    convert_file(path, out, schema, rows_per_group=4)
     assert pq.read_schema(out).names == ["primary_major_id", "primary_minor_id", "primary", "muons"]
     assert equal(arrays(out, MUONS), arrays(path, schema))
 

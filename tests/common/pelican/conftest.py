@@ -11,7 +11,7 @@ from federation.federation import Federation
 from federation.issuer import Issuer
 from token_places import Clock, own_places
 
-from common.pelican.config import PelicanConfig
+from common.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 
 

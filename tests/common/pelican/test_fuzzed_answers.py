@@ -13,16 +13,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from common.errors import BadInputError, TransientError
 from common.files.inputs import expand
 from common.files.remotes import Remotes
-from common.pelican.answers import (
-    MAX_SIZE_BYTES,
-    MalformedListing,
-    from_digest,
-    hasher,
-    is_checksum,
-    json_object,
-    matches,
-    number,
-)
+from common.pelican import answers
 from common.pelican.client import parse_sources, single
 from common.pelican.url import PelicanUrl, may_get_token, server_address
 
@@ -30,8 +21,8 @@ from common.pelican.url import PelicanUrl, may_get_token, server_address
 @FUZZ
 @given(NUMBERS | ANY)
 def test_a_size_is_a_bounded_number_of_ascii_digits_or_nothing(text: str) -> None:
-    value = number(text)
-    assert value is None or (0 <= value <= MAX_SIZE_BYTES and text.isascii() and text.isdigit())
+    value = answers.number(text)
+    assert value is None or (0 <= value <= answers.MAX_SIZE_BYTES and text.isascii() and text.isdigit())
 
 
 @FUZZ
@@ -87,10 +78,10 @@ def test_a_directors_headers_are_read_or_passed_over(
 @FUZZ
 @given(st.builds("{}={}".format, st.sampled_from(["adler32", "md5", "sha256", "x", ""]), NUMBERS | ANY) | ANY)
 def test_a_checksum_can_be_compared_or_is_none(text: str) -> None:
-    told = from_digest(text)
-    assert told == "" or is_checksum(told)
-    if is_checksum(text):
-        assert matches(text, hasher(text)) in (True, False)
+    told = answers.from_digest(text)
+    assert told == "" or answers.is_checksum(told)
+    if answers.is_checksum(text):
+        assert answers.matches(text, answers.hasher(text)) in (True, False)
 
 
 def responses(*inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -118,14 +109,14 @@ XML = st.builds(
 def test_a_listing_has_names_and_sizes_or_is_none(text: str, encoding: str, raw: bool) -> None:
     try:
         listing = listing_of(text.encode(encoding, "replace"), "/d", raw_names=raw)
-    except MalformedListing as error:
+    except answers.MalformedListing as error:
         assert str(error).isprintable()  # noqa: PT017
         return
     assert "DOCTYPE" not in text
     for entry in listing.entries:
         assert "/" not in entry.name
         assert entry.name not in ("", ".", "..")
-        assert 0 <= entry.size_bytes <= MAX_SIZE_BYTES
+        assert 0 <= entry.size_bytes <= answers.MAX_SIZE_BYTES
         assert entry.name.isprintable()
 
 
@@ -150,7 +141,7 @@ def test_no_listing_of_half_a_megabyte_takes_more_than_four(bomb: str) -> None:
     tracemalloc.start()
     try:
         listing_of(BOMBS[bomb], "/d", raw_names=False)
-    except MalformedListing:
+    except answers.MalformedListing:
         pass
     finally:
         peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -189,10 +180,10 @@ def test_a_list_file_names_files_with_sizes_or_is_an_error_of_the_user(
             return
         except TransientError:  # one without a size is asked for, and nobody is there
             return
-    assert sum(file.size_bytes for file in files) <= MAX_SIZE_BYTES
-    assert all(not file.checksum or is_checksum(file.checksum) for file in files)
+    assert sum(file.size_bytes for file in files) <= answers.MAX_SIZE_BYTES
+    assert all(not file.checksum or answers.is_checksum(file.checksum) for file in files)
 
 
 def test_json_of_any_depth_is_no_object() -> None:
     for text in (DEEP, '{"a":' * 50_000, "9" * 5000, b"\xff\xfe"):
-        assert json_object(text) is None
+        assert answers.json_object(text) is None

@@ -15,9 +15,9 @@ from hostile_values import UNHURRIED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.config import PelicanConfig
 from common.errors import IcestreamError
 from common.pelican.answers import UnavailableError
-from common.pelican.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 from common.pelican.transfers import upload
 

@@ -17,9 +17,9 @@ import pytest
 from federation.federation import Federation
 from federation.fixtures import BOTH_KINDS
 
+from common.config import PelicanConfig
 from common.pelican.answers import CorruptError, DeniedError, NotFoundError, UnavailableError
 from common.pelican.client import TIMEOUT_S
-from common.pelican.config import PelicanConfig
 from common.pelican.threads import ClosedError, PelicanThread
 from common.pelican.token_claims import Recipient
 

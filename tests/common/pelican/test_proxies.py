@@ -11,9 +11,9 @@ from federation.federation import Federation
 from federation.loop import LoopThread
 from yarl import URL
 
+from common.config import PelicanConfig
 from common.pelican.answers import UnavailableError
 from common.pelican.client import proxy_for
-from common.pelican.config import PelicanConfig
 from common.pelican.threads import PelicanThread
 from common.pelican.transfers import upload
 

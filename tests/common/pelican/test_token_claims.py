@@ -13,21 +13,7 @@ from hypothesis import strategies as st
 from token_places import NOW_S, SCOPE, minted
 
 from common.errors import BadInputError
-from common.pelican.token_claims import (
-    Consent,
-    Need,
-    Recipient,
-    Scope,
-    TokenClaims,
-    directory,
-    federation_of,
-    missing,
-    needs,
-    parse_scopes,
-    read_claims,
-    what_is_wrong,
-    why_not,
-)
+from common.pelican import token_claims
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +27,9 @@ def unsigned(payload: object) -> str:
 
 
 def test_a_tokens_claims_are_read_without_its_key(issuer: Issuer) -> None:
-    claims = read_claims(minted(issuer, f"openid {SCOPE}", ttl_s=600))
+    claims = token_claims.read_claims(minted(issuer, f"openid {SCOPE}", ttl_s=600))
     assert claims.issuer == "https://issuer.example/x"
-    assert claims.scopes == {Scope("storage.read", "/data/sim/IceCube/2025/testing")}
+    assert claims.scopes == {token_claims.Scope("storage.read", "/data/sim/IceCube/2025/testing")}
     assert claims.audience == ("https://wlcg.cern.ch/jwt/v1/any",)
     assert claims.expires_s == NOW_S + 600
     assert claims.describe(NOW_S + 330) == (
@@ -54,7 +40,7 @@ def test_a_tokens_claims_are_read_without_its_key(issuer: Issuer) -> None:
 
 def test_a_description_names_nobody_and_holds_no_part_of_the_token(issuer: Issuer) -> None:
     token = minted(issuer, subject="jane.doe@example.org", aud=["https://one.org"])
-    text = read_claims(token).describe(NOW_S)
+    text = token_claims.read_claims(token).describe(NOW_S)
     assert "jane" not in text
     assert "for https://one.org" in text
     assert not any(part in text for part in token.split("."))
@@ -62,15 +48,15 @@ def test_a_description_names_nobody_and_holds_no_part_of_the_token(issuer: Issue
 
 @pytest.mark.parametrize("token", ["s3cret-opaque", *map(unsigned, ["{", "[]", '"x"', "\x00"])])
 def test_an_opaque_token_and_a_jwt_that_cant_be_read_tell_nothing_and_count_as_valid(token: str) -> None:
-    claims = read_claims(token)
-    assert claims == TokenClaims()
+    claims = token_claims.read_claims(token)
+    assert claims == token_claims.TokenClaims()
     assert claims.is_valid(NOW_S)
     assert "opaque" in claims.describe(NOW_S)
 
 
 def test_scopes_may_come_as_a_list_and_audiences_too() -> None:
-    found = read_claims(unsigned({"scope": ["storage.read:/a", 3], "aud": ["x", "ANY"]}))
-    assert found.scopes == {Scope("storage.read", "/a")}
+    found = token_claims.read_claims(unsigned({"scope": ["storage.read:/a", 3], "aud": ["x", "ANY"]}))
+    assert found.scopes == {token_claims.Scope("storage.read", "/a")}
     assert "for any server" in found.describe(NOW_S)
 
 
@@ -87,7 +73,7 @@ def test_scopes_may_come_as_a_list_and_audiences_too() -> None:
     ],
 )
 def test_what_can_be_no_token_is_told_without_quoting_it(text: str, reason: str) -> None:
-    wrong = what_is_wrong(text)
+    wrong = token_claims.what_is_wrong(text)
     assert wrong is not None
     assert reason in wrong
     assert "abc" not in wrong
@@ -97,8 +83,8 @@ TESTING = "pelican://osg-htc.org/icecube/wipac/data/sim/IceCube/2025/testing"
 PREFIX = "/icecube/wipac"
 
 
-def scopes(*texts: str) -> tuple[Scope, ...]:
-    return tuple(Scope(*text.split(":")) for text in texts)
+def scopes(*texts: str) -> tuple[token_claims.Scope, ...]:
+    return tuple(token_claims.Scope(*text.split(":")) for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +110,7 @@ def scopes(*texts: str) -> tuple[Scope, ...]:
 def test_a_scope_covers_its_directory_and_all_below_it_for_what_it_permits(
     granted: str, needed: str, covered: bool
 ) -> None:
-    assert (not missing(parse_scopes(granted), scopes(needed))) == covered
+    assert (not token_claims.missing(token_claims.parse_scopes(granted), scopes(needed))) == covered
 
 
 @pytest.mark.parametrize(
@@ -144,8 +130,8 @@ def test_a_scope_covers_its_directory_and_all_below_it_for_what_it_permits(
     ],
 )
 def test_one_scope_serves_all_ranges(inputs: list[str]) -> None:
-    expected = Need("osg-htc.org", scopes("storage.read:/data/sim/IceCube/2025/testing"))
-    (need,) = needs(inputs, storage_prefix=PREFIX)
+    expected = token_claims.Need("osg-htc.org", scopes("storage.read:/data/sim/IceCube/2025/testing"))
+    (need,) = token_claims.needs(inputs, storage_prefix=PREFIX)
     assert need == expected
     assert need.path == "/icecube/wipac/data/sim/IceCube/2025/testing"
 
@@ -165,11 +151,11 @@ def test_one_scope_serves_all_ranges(inputs: list[str]) -> None:
     ],
 )
 def test_a_scope_is_only_as_wide_as_needed(url: str, path: str) -> None:
-    assert directory(url, PREFIX) == ("osg-htc.org", path)
+    assert token_claims.directory(url, PREFIX) == ("osg-htc.org", path)
 
 
 def test_several_inputs_have_a_set_of_scopes_by_federation() -> None:
-    found = needs(
+    found = token_claims.needs(
         [
             "pelican://a.org/x/1/*.parquet",
             "pelican://A.org:8443/x/*",
@@ -181,16 +167,16 @@ def test_several_inputs_have_a_set_of_scopes_by_federation() -> None:
         ]
     )
     assert found == (
-        Need("a.org", scopes("storage.read:/x/1", "storage.read:/x/2")),
-        Need("a.org:8443", scopes("storage.read:/x")),
+        token_claims.Need("a.org", scopes("storage.read:/x/1", "storage.read:/x/2")),
+        token_claims.Need("a.org:8443", scopes("storage.read:/x")),
     )
-    assert federation_of("pelican://A.org/x") == "a.org"
-    assert federation_of("/pelican/x") is None
+    assert token_claims.federation_of("pelican://A.org/x") == "a.org"
+    assert token_claims.federation_of("/pelican/x") is None
 
 
 def test_only_outputs_in_a_federation_need_to_write() -> None:
-    assert needs([], ["/local/checkpoints", "s3://bucket/x"]) == ()
-    found = needs([f"{TESTING}/*"], [f"{TESTING}/out", "/local"], storage_prefix=PREFIX)
+    assert token_claims.needs([], ["/local/checkpoints", "s3://bucket/x"]) == ()
+    found = token_claims.needs([f"{TESTING}/*"], [f"{TESTING}/out", "/local"], storage_prefix=PREFIX)
     assert found[0].scopes == scopes(
         "storage.create:/data/sim/IceCube/2025/testing/out",
         "storage.modify:/data/sim/IceCube/2025/testing/out",
@@ -200,7 +186,7 @@ def test_only_outputs_in_a_federation_need_to_write() -> None:
 
 def test_a_path_with_dots_is_refused() -> None:
     with pytest.raises(BadInputError, match=r"'\.\.' is not allowed"):
-        needs([f"{TESTING}/../other/*.parquet"])
+        token_claims.needs([f"{TESTING}/../other/*.parquet"])
 
 
 def jwt_of(header: str, payload: str) -> str:
@@ -219,8 +205,10 @@ TOKENS = st.one_of(
 @FUZZ
 @given(TOKENS)
 def test_a_tokens_claims_are_read_shown_and_judged_whatever_they_are(token: str) -> None:
-    what_is_wrong(token)
-    claims = read_claims(token)
+    token_claims.what_is_wrong(token)
+    claims = token_claims.read_claims(token)
     assert claims.describe(1e9).isprintable()
-    why_not(claims, Recipient("fed.org", "https://h", "/d", ("https://i",)), Consent())
+    token_claims.why_not(
+        claims, token_claims.Recipient("fed.org", "https://h", "/d", ("https://i",)), token_claims.Consent()
+    )
     claims.is_valid(1e9)

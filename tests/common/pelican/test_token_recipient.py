@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_places import token_file
 
+from common.config import TokenConfig
 from common.pelican.answers import DeniedError, UnavailableError
-from common.pelican.config import TokenConfig
 from common.pelican.threads import PelicanThread
 from common.pelican.token_claims import Consent, Need, Recipient, Scope, TokenClaims, needs, why_not
 from common.pelican.tokens import FoundTokens

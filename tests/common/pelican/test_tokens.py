@@ -10,9 +10,9 @@ import pytest
 from federation.issuer import Issuer
 from token_places import NOW_S, SCOPE, Clock, a_source, another_user, minted, the_need, token_file
 
+from common.config import TokenConfig
 from common.errors import BadInputError
 from common.pelican.answers import BadTokenError, TokenExpired
-from common.pelican.config import TokenConfig
 from common.pelican.token_claims import read_claims
 from common.pelican.tokens import MAX_FILE_BYTES, Found, TokenPlace, choose, look, places, read_token
 from services.config.root import load_config
@@ -113,7 +113,7 @@ def test_a_token_is_read_from_plain_text_and_from_json(tmp_path: Path, text: str
         (b"\xff\xfes3cret", "isn't text"),
         (b'{"token": "s3cret"}', "access_token"),
         (b'{"access_token": "s3cret two"}', "spaces"),
-        (b'{"access_token"', "neither plain text nor JSON"),
+        (b'{"access_token"', "no JSON with the text access_token"),
         (b"s" * (MAX_FILE_BYTES + 1), "too many"),
     ],
 )

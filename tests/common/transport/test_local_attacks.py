@@ -15,19 +15,9 @@ from local_peers import MANY_POLLS, PLAN, connect, dealer_of, poll_until_lost, r
 
 from common import messages as m
 from common import transport
+from common import transport as wire
 from common.config import TransportConfig
 from common.errors import BadInputError
-from common.transport import (
-    ACCEPTS_A_POLL,
-    MESSAGES_A_POLL,
-    Addresses,
-    Arena,
-    Event,
-    Lost,
-    PeerTransport,
-    Received,
-    ServerTransport,
-)
 
 
 @pytest.fixture
@@ -40,7 +30,7 @@ def config() -> TransportConfig:
 
 
 def test_connections_of_another_user_without_end_fill_no_log_and_keep_no_poll_from_returning(
-    server: ServerTransport, run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: wire.ServerTransport, run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     uid = os.getuid()
     accepted = 0
@@ -61,7 +51,7 @@ def test_connections_of_another_user_without_end_fill_no_log_and_keep_no_poll_fr
             while accepted - before < len(strangers):
                 at_first = accepted
                 assert server.poll(20.0) == []
-                assert accepted - at_first <= ACCEPTS_A_POLL
+                assert accepted - at_first <= wire.ACCEPTS_A_POLL
             monkeypatch.setattr(os, "getuid", lambda: uid)
             assert all(stranger.recv(1) == b"" for stranger in strangers)
     assert [record.getMessage() for record in caplog.records] == [f"refused a peer of another user (uid {uid})"] * 5
@@ -70,31 +60,31 @@ def test_connections_of_another_user_without_end_fill_no_log_and_keep_no_poll_fr
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_socket_name_that_another_user_took_is_told_with_the_way_out(
-    run_dir: Path, arena: Arena, listens: bool, monkeypatch: pytest.MonkeyPatch
+    run_dir: Path, arena: wire.Arena, listens: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)  # we are another user than who holds the name
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as thief:
-        thief.bind(Addresses(run_dir, "abstract").lifeline)
+        thief.bind(wire.Addresses(run_dir, "abstract").lifeline)
         expected = "or another process has taken its socket's name; if it is none of yours"
         if listens:
             thief.listen()
             expected = f"its socket's name is taken by user {uid}"
         with pytest.raises(BadInputError, match=rf"{expected}.*set transport\.sockets=folder"):
-            ServerTransport(run_dir, TransportConfig(), arena, PLAN)
+            wire.ServerTransport(run_dir, TransportConfig(), arena, PLAN)
         if listens:
             with pytest.raises(
                 BadInputError, match=rf"belongs to another user \(uid {uid}\).*transport\.sockets=folder"
             ):
-                PeerTransport(run_dir, TransportConfig(), writable=True, stopped=lambda: False)
-        ServerTransport(run_dir, TransportConfig(sockets="folder"), arena, PLAN).close()
+                wire.PeerTransport(run_dir, TransportConfig(), writable=True, stopped=lambda: False)
+        wire.ServerTransport(run_dir, TransportConfig(sockets="folder"), arena, PLAN).close()
 
 
 # ------------------------------------------------------------------ no descriptor left
 
 
 def test_a_fetcher_without_a_free_descriptor_goes_on_and_takes_the_peer_later(
-    server: ServerTransport, run_dir: Path, caplog: pytest.LogCaptureFixture
+    server: wire.ServerTransport, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with raw_lifeline(run_dir) as waiting:
         with no_descriptor_left():
@@ -108,7 +98,7 @@ def test_a_fetcher_without_a_free_descriptor_goes_on_and_takes_the_peer_later(
 
 
 @contextlib.contextmanager
-def dealer(server: ServerTransport, run_dir: Path) -> Iterator[tuple[str, zmq.Socket[bytes], socket.socket]]:
+def dealer(server: wire.ServerTransport, run_dir: Path) -> Iterator[tuple[str, zmq.Socket[bytes], socket.socket]]:
     """A peer's name, its control socket, and its lifeline."""
     with raw_lifeline(run_dir) as line:
         server.poll(1.0)
@@ -118,7 +108,7 @@ def dealer(server: ServerTransport, run_dir: Path) -> Iterator[tuple[str, zmq.So
 
 
 def test_messages_without_end_keep_no_poll_from_returning_and_no_other_peer_from_being_heard(
-    server: ServerTransport, run_dir: Path
+    server: wire.ServerTransport, run_dir: Path
 ) -> None:
     other = connect(server, run_dir, TransportConfig())
     with dealer(server, run_dir) as (rogue, control, _):
@@ -126,21 +116,21 @@ def test_messages_without_end_keep_no_poll_from_returning_and_no_other_peer_from
         for _ in range(beats):
             control.send(m.encode(m.Beat()))
         other.send(m.Hello(3))
-        events: list[Event] = []
-        while not any(isinstance(event, Received) and event.message == m.Hello(3) for event in events):
+        events: list[wire.Event] = []
+        while not any(isinstance(event, wire.Received) and event.message == m.Hello(3) for event in events):
             new = server.poll(1.0)
-            assert len(new) <= MESSAGES_A_POLL
+            assert len(new) <= wire.MESSAGES_A_POLL
             events += new
             for _ in new:  # there is no end of them, however late the other one's comes
                 control.send(m.encode(m.Beat()))
             beats += len(new)
-        while sum(isinstance(event, Received) and event.peer == rogue for event in events) < beats:
+        while sum(isinstance(event, wire.Received) and event.peer == rogue for event in events) < beats:
             events += server.poll(1.0)
     other.close()
 
 
 def test_a_killed_peer_is_not_lost_while_messages_are_unread_but_not_kept_for_ever(
-    server: ServerTransport, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    server: wire.ServerTransport, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MESSAGES_A_POLL", 0)  # a flood of others: nothing is read up
     monkeypatch.setattr(transport, "_LAST_MESSAGES_S", 60.0)
@@ -149,11 +139,11 @@ def test_a_killed_peer_is_not_lost_while_messages_are_unread_but_not_kept_for_ev
         for _ in range(5):
             assert server.poll(0.01) == []
         monkeypatch.setattr(transport, "_LAST_MESSAGES_S", 0.0)
-        assert poll_until_lost(server) == [Lost(name)]
+        assert poll_until_lost(server) == [wire.Lost(name)]
 
 
 def test_malformed_messages_without_end_fill_no_log(
-    server: ServerTransport, run_dir: Path, caplog: pytest.LogCaptureFixture
+    server: wire.ServerTransport, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with dealer(server, run_dir) as (_, control, _):
         for _ in range(3000):

@@ -106,12 +106,7 @@ class SlurmCluster:
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000 State=UNKNOWN"
             for name, port in zip(self.names, ports, strict=False)
         )
-        text = CONFIGURATION.format(
-            host=host,
-            folder=self.folder,
-            controller_port=ports[-1],
-            nodes=nodes,
-        )
+        text = CONFIGURATION.format(host=host, folder=self.folder, controller_port=ports[-1], nodes=nodes)
         (self.folder / "slurm.conf").write_text(text)
 
     def call(self, *command: str | Path) -> str:

@@ -10,16 +10,7 @@ import pytest
 
 from common.errors import BadInputError, BadInputsError
 from common.paths import CONFIG_FILE
-from services.config import root as start
-from services.config.root import (
-    Config,
-    known_keys,
-    load_config,
-    store_config,
-    unused_settings,
-    value_of,
-    wait_for_config,
-)
+from services.config import root
 from workloads import registry
 
 NOTHING: dict[str, str] = {}
@@ -36,10 +27,10 @@ def test_later_sources_win(tmp_path: Path) -> None:
     toml = toml_file(tmp_path, "[stream]\nslots = 3\n")
 
     def slots(**sources: object) -> int:
-        return load_config(tmp_path, **{"environment": NOTHING, **sources}).stream.slots  # type: ignore[arg-type]
+        return root.load_config(tmp_path, **{"environment": NOTHING, **sources}).stream.slots  # type: ignore[arg-type]
 
-    assert slots() == Config().stream.slots == 8
-    store_config(tmp_path, Config.model_validate({"stream": {"slots": 2, "block_files": 5}}))
+    assert slots() == root.Config().stream.slots == 8
+    root.store_config(tmp_path, root.Config.model_validate({"stream": {"slots": 2, "block_files": 5}}))
     assert slots() == 2
     assert slots(toml=toml) == 3
     environment = {"ICESTREAM_STREAM__SLOTS": "4"}
@@ -47,7 +38,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert slots(toml=toml, environment=environment, assignments=["stream.slots=5"]) == 5
     flags = {"stream.slots": 6, "stream.block_files": None}
     assert slots(toml=toml, environment=environment, assignments=["stream.slots=5"], flags=flags) == 6
-    resolved = load_config(tmp_path, toml=toml, environment=environment, flags=flags)
+    resolved = root.load_config(tmp_path, toml=toml, environment=environment, flags=flags)
     assert resolved.stream.block_files == 5, "a flag that was not given changes nothing"
 
 
@@ -55,38 +46,41 @@ def test_a_value_that_is_no_toml_is_text_and_the_last_part_of_a_key_is_enough_wh
     tmp_path: Path,
 ) -> None:
     assignments = ["cache_dir=/data/a b", "input=['x', 'y']"]
-    config = load_config(tmp_path, assignments=assignments, environment={"ICESTREAM_BLOCK_FILES": "3"})
+    config = root.load_config(tmp_path, assignments=assignments, environment={"ICESTREAM_BLOCK_FILES": "3"})
     assert config.fetcher.cache_dir == Path("/data/a b")
     assert (config.input, config.stream.block_files) == (("x", "y"), 3)
     with pytest.raises(BadInputError, match=r"'threads' could be any of decoder\.threads, trainer\.threads"):
-        load_config(tmp_path, assignments=["threads=2"], environment=NOTHING)
+        root.load_config(tmp_path, assignments=["threads=2"], environment=NOTHING)
     with pytest.raises(BadInputError, match="expected key=value"):
-        load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
+        root.load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
 
 
 def test_a_value_in_place_of_a_branch_is_told(tmp_path: Path) -> None:
     toml = toml_file(tmp_path, "stream = 3\n")
     with pytest.raises(BadInputError, match="stream = 3"):
-        load_config(tmp_path, toml=toml, environment=NOTHING)
+        root.load_config(tmp_path, toml=toml, environment=NOTHING)
     with pytest.raises(BadInputError, match="stream = 3: expected a table"):
-        load_config(tmp_path, toml=toml, assignments=["stream.slots=1"], environment=NOTHING)
+        root.load_config(tmp_path, toml=toml, assignments=["stream.slots=1"], environment=NOTHING)
 
 
 def test_every_known_key_can_be_assigned_its_default(tmp_path: Path) -> None:
-    keys = list(known_keys())
+    keys = list(root.known_keys())
     assert {"seed", "stream.slots", "fetcher.strict", "trainer.max_steps", "local.decoders"} <= set(keys)
     for key in keys:
-        assert load_config(tmp_path, flags={key: value_of(Config(), key)}, environment=NOTHING) == Config()
+        assert (
+            root.load_config(tmp_path, flags={key: root.value_of(root.Config(), key)}, environment=NOTHING)
+            == root.Config()
+        )
 
 
 def test_a_stored_configuration_is_read_back_the_same(tmp_path: Path) -> None:
-    config = load_config(
+    config = root.load_config(
         tmp_path,
         assignments=["seed=5", "cache_dir=/data", "max_bad_files=0.25", "input=['a', 'b*']", "max_bad_files=0.25"],
         environment=NOTHING,
     )
-    store_config(tmp_path, config)
-    assert load_config(tmp_path, environment=NOTHING) == config
+    root.store_config(tmp_path, config)
+    assert root.load_config(tmp_path, environment=NOTHING) == config
     assert [path.name for path in tmp_path.iterdir()] == [CONFIG_FILE]
     assert stat.S_IMODE((tmp_path / CONFIG_FILE).stat().st_mode) == 0o600
 
@@ -95,75 +89,75 @@ def test_a_stored_configuration_is_read_back_the_same(tmp_path: Path) -> None:
 def test_a_stored_configuration_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / CONFIG_FILE).write_text(text)
     with pytest.raises(BadInputError, match=CONFIG_FILE):
-        load_config(tmp_path, environment=NOTHING)
+        root.load_config(tmp_path, environment=NOTHING)
 
 
 def test_a_toml_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"nowhere\.toml: no such configuration file"):
-        load_config(tmp_path, toml=tmp_path / "nowhere.toml", environment=NOTHING)
+        root.load_config(tmp_path, toml=tmp_path / "nowhere.toml", environment=NOTHING)
     (tmp_path / "x.yaml").write_text("training: {lr: 1e-3}")
     with pytest.raises(BadInputError, match=r"not TOML.*if it is iceaggr's: icestream migrate .*x\.yaml"):
-        load_config(tmp_path, toml=tmp_path / "x.yaml", environment=NOTHING)
+        root.load_config(tmp_path, toml=tmp_path / "x.yaml", environment=NOTHING)
     with pytest.raises(BadInputError, match=r"run\.toml: not TOML"):
-        load_config(tmp_path, toml=toml_file(tmp_path, "a = ="), environment=NOTHING)
+        root.load_config(tmp_path, toml=toml_file(tmp_path, "a = ="), environment=NOTHING)
 
 
 @pytest.mark.parametrize(("budget", "files", "allowed"), [(10, 3, 10), (0, 3, 0), (0.5, 9, 4), (1, 100, 1)])
 def test_the_failure_budget_is_a_count_or_a_fraction(budget: float, files: int, allowed: int) -> None:
-    config = Config.model_validate({"fetcher": {"max_bad_files": budget}})
+    config = root.Config.model_validate({"fetcher": {"max_bad_files": budget}})
     assert config.fetcher.bad_files_allowed(files) == allowed
-    strict = Config.model_validate({"fetcher": {"max_bad_files": budget, "strict": True}})
+    strict = root.Config.model_validate({"fetcher": {"max_bad_files": budget, "strict": True}})
     assert strict.fetcher.bad_files_allowed(files) == 0
 
 
 def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_path: Path) -> None:
     names = '["energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m"]'
     expected = {"primary": ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")}
-    by_flag = load_config(tmp_path, assignments=[f"source.fields.primary={names}"], environment=NOTHING)
+    by_flag = root.load_config(tmp_path, assignments=[f"source.fields.primary={names}"], environment=NOTHING)
     toml = toml_file(tmp_path, f"[source.fields]\nprimary = {names}\n")
-    by_toml = load_config(tmp_path, toml=toml, environment=NOTHING)
+    by_toml = root.load_config(tmp_path, toml=toml, environment=NOTHING)
     assert by_flag.source.fields == by_toml.source.fields == expected
-    assert by_flag.stored_workload() != Config().stored_workload()
+    assert by_flag.stored_workload() != root.Config().stored_workload()
 
 
 def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     muons = registry.workload("muons")
     other = replace(muons, name="other", models={"kernel": muons.models["wgan"]})
     monkeypatch.setattr(registry, "every_workload", lambda: iter([muons, other]))
-    store_config(tmp_path, Config())
+    root.store_config(tmp_path, root.Config())
     assert "kernel" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
-    assert load_config(tmp_path, environment=NOTHING) == Config()
+    assert root.load_config(tmp_path, environment=NOTHING) == root.Config()
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_each_configuration_to_start_from_is_valid(tmp_path: Path, path: Path) -> None:
-    assert load_config(tmp_path, toml=path, environment=NOTHING).trainer.of_model is not None
+    assert root.load_config(tmp_path, toml=path, environment=NOTHING).trainer.of_model is not None
 
 
 @pytest.mark.parametrize("key", ["trainer.wgan.betas", "transport.listen"])
 def test_a_run_of_another_version_with_other_keys_is_refused(tmp_path: Path, key: str) -> None:
     branch, _, name = key.rpartition(".")
-    tree = json.loads(Config().own_json())
+    tree = json.loads(root.Config().own_json())
     inner = tree
     for part in branch.split("."):
         inner = inner[part]
     inner[name] = ""
     (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
     with pytest.raises(BadInputError, match=rf"does not know \({re.escape(key)}\): resume with the version .*--fresh"):
-        load_config(tmp_path, environment=NOTHING)
+        root.load_config(tmp_path, environment=NOTHING)
 
 
 def test_a_run_whose_fetcher_never_starts_is_waited_for_in_vain_and_wrong_settings_are_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "CONNECT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("common.config.CONNECT_TIMEOUT_S", 0.01)
     with pytest.raises(BadInputError, match=r"no run was started here for 0\.01 s; start its fetcher"):
-        wait_for_config(tmp_path, [])  # type: ignore[arg-type]
+        root.wait_for_config(tmp_path, [])  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="unknown configuration key 'sed'"):
-        wait_for_config(tmp_path, [], assignments=["sed=3"])  # type: ignore[arg-type]
-    assert wait_for_config(tmp_path, ["stop"]) is None  # type: ignore[arg-type]
-    store_config(tmp_path, Config(seed=5))
-    assert wait_for_config(tmp_path, []) == Config(seed=5)  # type: ignore[arg-type]
+        root.wait_for_config(tmp_path, [], assignments=["sed=3"])  # type: ignore[arg-type]
+    assert root.wait_for_config(tmp_path, ["stop"]) is None  # type: ignore[arg-type]
+    root.store_config(tmp_path, root.Config(seed=5))
+    assert root.wait_for_config(tmp_path, []) == root.Config(seed=5)  # type: ignore[arg-type]
 
 
 def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> None:
@@ -171,9 +165,9 @@ def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> Non
         model: str, toml: Path | None = None, assignments: list[str] | None = None, **environment: str
     ) -> list[str]:
         sources = {"toml": toml, "assignments": assignments or [], "environment": environment}
-        config = load_config(tmp_path, flags={"trainer.model": model}, **sources)  # type: ignore[arg-type]
+        config = root.load_config(tmp_path, flags={"trainer.model": model}, **sources)  # type: ignore[arg-type]
         assert config.trainer.model == model, "the option wins over the file"
-        return unused_settings(config, **sources)  # type: ignore[arg-type]
+        return root.unused_settings(config, **sources)  # type: ignore[arg-type]
 
     unused = "trainer.wgan.critic_steps: not used by the model likelihood"
     typed = ["critic_steps=3", "trainer.wgan.critic_steps=4"]
@@ -193,23 +187,23 @@ def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> Non
 def test_a_model_of_ones_own_is_known_by_its_form_with_settings_that_it_checks_itself(tmp_path: Path) -> None:
     own = "my.models:TRAINING"
     assignments = [f"trainer.model={own}", "trainer.own.hidden=64", "trainer.own.network.depth=3"]
-    config = load_config({}, assignments=assignments, environment=NOTHING)
+    config = root.load_config({}, assignments=assignments, environment=NOTHING)
     assert config.trainer.of_model == {"hidden": 64, "network": {"depth": 3}}
     assert config.workload == registry.DEFAULT
-    store_config(tmp_path, config)
-    assert load_config(tmp_path, environment=NOTHING) == config
-    direction = load_config({}, assignments=[f"trainer.model={own}", "workload=direction"], environment=NOTHING)
+    root.store_config(tmp_path, config)
+    assert root.load_config(tmp_path, environment=NOTHING) == config
+    direction = root.load_config({}, assignments=[f"trainer.model={own}", "workload=direction"], environment=NOTHING)
     assert (direction.workload, direction.trainer.model) == ("direction", own)
-    assert unused_settings(config, assignments=assignments, environment=NOTHING) == []
-    (unused,) = unused_settings(Config(), assignments=["trainer.own.hidden=64"], environment=NOTHING)
+    assert root.unused_settings(config, assignments=assignments, environment=NOTHING) == []
+    (unused,) = root.unused_settings(root.Config(), assignments=["trainer.own.hidden=64"], environment=NOTHING)
     assert unused == "trainer.own.hidden: not used by the model wgan"
     with pytest.raises(BadInputError, match=r"or package\.module:NAME, a model of your own"):
-        load_config({}, assignments=["trainer.model=my/models.py:TRAINING"], environment=NOTHING)
+        root.load_config({}, assignments=["trainer.model=my/models.py:TRAINING"], environment=NOTHING)
 
 
-def sharded(**keys: object) -> Config:
+def sharded(**keys: object) -> root.Config:
     settings = [f"{key.replace('__', '.')}={value}" for key, value in keys.items()]
-    return load_config({}, assignments=["stream.shards=4", *settings], environment=NOTHING)
+    return root.load_config({}, assignments=["stream.shards=4", *settings], environment=NOTHING)
 
 
 def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
@@ -227,7 +221,7 @@ def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
 
 
 def test_a_run_without_shards_is_its_own_only_shard_and_a_process_of_others_has_to_say_its_shard() -> None:
-    config = Config()
+    config = root.Config()
     assert config.of_shard(None) is config.of_shard(0) is config
     with pytest.raises(BadInputError, match=r"stream\.shards = 1: a fetcher or decoder needs no --shard"):
         config.of_shard(1)
@@ -243,7 +237,7 @@ def test_mistakes_of_a_file_of_the_environment_and_of_flags_are_reported_togethe
     toml = tmp_path / "run.toml"
     toml.write_text("epoch = 3\n[stream]\nslots = 2.5\n")
     with pytest.raises(BadInputsError) as told:
-        load_config(tmp_path, toml=toml, environment={"ICESTREAM_SEAD": "1"}, flags={"epochs": -1})
+        root.load_config(tmp_path, toml=toml, environment={"ICESTREAM_SEAD": "1"}, flags={"epochs": -1})
     assert [line.partition(" = ")[0] for line in told.value.lines] == [
         f"{toml}: unknown configuration key 'epoch'; did you mean 'epochs'?",
         "environment variable ICESTREAM_SEAD: unknown configuration key 'sead'; did you mean 'seed'?",
@@ -254,12 +248,12 @@ def test_mistakes_of_a_file_of_the_environment_and_of_flags_are_reported_togethe
 
 def test_a_value_of_which_two_types_are_allowed_is_one_mistake(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"^source\.columns\.muons = 3: expected a text, or a list, for example"):
-        load_config(tmp_path, environment=NOTHING, assignments=("source.columns.muons=3",))
+        root.load_config(tmp_path, environment=NOTHING, assignments=("source.columns.muons=3",))
 
 
 def test_a_check_between_fields_is_made_although_another_value_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(BadInputsError) as told:
-        load_config(
+        root.load_config(
             tmp_path, environment=NOTHING, assignments=("epochs=-1", "trainer.model=none", "trainer.start_from=x")
         )
     assert len(told.value.lines) == 2
@@ -268,7 +262,7 @@ def test_a_check_between_fields_is_made_although_another_value_is_wrong(tmp_path
 
 def test_a_default_in_the_place_of_a_wrong_value_is_not_blamed(tmp_path: Path) -> None:
     with pytest.raises(BadInputError) as told:  # with the default of 65,536 particles, such an event would be too large
-        load_config(
+        root.load_config(
             tmp_path,
             environment=NOTHING,
             assignments=("stream.max_particles=-1", "stream.max_particles_per_event=1000000"),
@@ -294,15 +288,15 @@ def test_a_default_in_the_place_of_a_wrong_value_is_not_blamed(tmp_path: Path) -
 )
 def test_a_wrong_value_is_refused_in_plain_words(tmp_path: Path, assignment: str, line: str) -> None:
     with pytest.raises(BadInputError) as error:
-        load_config(tmp_path, environment=NOTHING, assignments=[assignment])
+        root.load_config(tmp_path, environment=NOTHING, assignments=[assignment])
     assert str(error.value) == line
 
 
 def test_no_words_of_pydantic_reach_a_user_for_any_setting(tmp_path: Path) -> None:
-    for key in known_keys():
+    for key in root.known_keys():
         for value in ("-1e99", '"no such value"', "[[]]", "true"):
             try:
-                load_config(tmp_path, environment=NOTHING, assignments=[f"{key}={value}"])
+                root.load_config(tmp_path, environment=NOTHING, assignments=[f"{key}={value}"])
             except BadInputError as error:
                 for line in getattr(error, "lines", (str(error),)):
                     assert not re.search(r"Input should|Value error|String should|valid \w+,", line), line
@@ -321,5 +315,5 @@ def test_no_words_of_pydantic_reach_a_user_for_any_setting(tmp_path: Path) -> No
 )
 def test_an_unknown_key_names_those_that_are_meant(tmp_path: Path, key: str, hint: str) -> None:
     with pytest.raises(BadInputError) as error:
-        load_config(tmp_path, environment=NOTHING, assignments=[f"{key}=1"])
+        root.load_config(tmp_path, environment=NOTHING, assignments=[f"{key}=1"])
     assert hint in str(error.value)

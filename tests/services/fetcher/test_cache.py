@@ -145,10 +145,7 @@ def test_a_transfer_that_broke_off_is_gone_on_with_by_the_next_fetcher(make: Mak
 
 @pytest.mark.parametrize(
     ("outcome", "reason"),
-    [
-        (BadInputError("the server refuses it"), "refuses"),
-        (None, f"3 bytes arrived, the inventory says {len(BODY)}"),
-    ],
+    [(BadInputError("the server refuses it"), "refuses"), (None, f"3 bytes arrived, the inventory says {len(BODY)}")],
 )
 def test_of_a_file_that_can_not_be_had_or_has_another_size_nothing_is_kept(
     make: Make, tmp_path: Path, outcome: BadInputError | None, reason: str

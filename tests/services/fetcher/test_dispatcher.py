@@ -10,17 +10,7 @@ from invariants import check_invariants
 
 from common import messages as m
 from services.fetcher import dispatcher as dispatcher_module
-from services.fetcher.dispatcher import (
-    Action,
-    Dispatcher,
-    Evict,
-    Fence,
-    Quarantine,
-    Remember,
-    Replan,
-    Restage,
-    Send,
-)
+from services.fetcher.dispatcher import Action, Dispatcher, Evict, Fence, Quarantine, Remember, Replan, Restage, Send
 from services.fetcher.dispatcher_state import State
 
 PLAN = "00" * 16

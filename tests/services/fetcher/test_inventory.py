@@ -20,14 +20,7 @@ from common.files.remotes import Remotes
 from common.plan import Blocks, SourceFile
 from services.config.root import Config
 from services.config.settings import FetcherConfig, InputRange, make_ranges
-from services.fetcher.inventory import (
-    Inventory,
-    PendingTrainers,
-    RangeListing,
-    list_range,
-    read_done,
-    without_done,
-)
+from services.fetcher.inventory import Inventory, PendingTrainers, RangeListing, list_range, read_done, without_done
 from services.fetcher.ledger import LEDGER_FILE, CommittedPlace, Ledger
 
 

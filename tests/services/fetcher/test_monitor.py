@@ -18,24 +18,13 @@ from types import SimpleNamespace
 import pytest
 
 from common.status import Counters, FetcherStatus, GpuStatus, Hop, RunStatus, TrainerStatus, measurements, write_status
+from services.fetcher import monitor
 from services.fetcher.dispatcher_state import State
-from services.fetcher.monitor import (
-    COOL_DOWN_S,
-    GROW_AFTER_S,
-    SHRINK_AFTER_S,
-    DecoderScaling,
-    Exporter,
-    Hops,
-    HopStates,
-    Load,
-    hop_states,
-    named,
-)
 
 
 def state(
     stall: str | None = None, *, full: bool = False, staged: float = 0.0, busy: int = 4, filled: int = 0, waits: int = 0
-) -> HopStates:
+) -> monitor.HopStates:
     """State of the hops with 4 decoders, ``busy`` of them, and 8 slots, half of the ``filled`` ones at the trainer."""
     num = {State.READY: filled // 2, State.DELIVERED: filled // 2}
     dispatcher = SimpleNamespace(
@@ -46,12 +35,12 @@ def state(
         prefetched=staged,
     )
     ahead = SimpleNamespace(is_full=full, part_ahead=lambda current_block: staged)
-    return hop_states(dispatcher, ahead, 0)  # type: ignore[arg-type]
+    return monitor.hop_states(dispatcher, ahead, 0)  # type: ignore[arg-type]
 
 
-def after(*script: tuple[float, HopStates]) -> tuple[dict[str, Hop], float]:
+def after(*script: tuple[float, monitor.HopStates]) -> tuple[dict[str, Hop], float]:
     """The hops after spans of (seconds, what held in them), within the window."""
-    hops, now_s = Hops(), 100.0
+    hops, now_s = monitor.Hops(), 100.0
     hops.status(now_s)
     for span_s, states in script:
         hops.tick(now_s, states)
@@ -84,14 +73,14 @@ Series = Callable[[float, int], tuple[float, float]]
 """(time, decoders) -> (no_credit, idle)."""
 
 
-def play(scaling: DecoderScaling, series: Series, seconds: float, *, began_s: float = 0.0) -> list[int]:
+def play(scaling: monitor.DecoderScaling, series: Series, seconds: float, *, began_s: float = 0.0) -> list[int]:
     """How many are wanted at each step, in a run that has as many as it wants at once."""
     wanted = []
     for step in range(int(seconds / STEP_S)):
         now_s = began_s + step * STEP_S
         decoders = scaling.wanted
         no_credit, idle = series(now_s, decoders)
-        wanted.append(scaling.update(now_s, Load(decoders, no_credit, idle)))
+        wanted.append(scaling.update(now_s, monitor.Load(decoders, no_credit, idle)))
     return wanted
 
 
@@ -107,21 +96,21 @@ def demand(decoders_needed: float) -> Series:
 
 @pytest.mark.parametrize(("needed", "most", "settled"), [(0.2, 8, 1), (2.5, 8, 3), (5.9, 8, 6), (50.0, 8, 8)])
 def test_a_steady_demand_is_met_and_then_nothing_changes(needed: float, most: int, settled: int) -> None:
-    scaling = DecoderScaling(most)
+    scaling = monitor.DecoderScaling(most)
     wanted = play(scaling, demand(needed), 300.0)
     assert wanted[-1] == settled
     assert sum(a != b for a, b in pairwise(wanted)) == settled - 1, "one at a time, and never back"
     grown_s = [step * STEP_S for step in range(1, len(wanted)) if wanted[step] > wanted[step - 1]]
-    assert not grown_s or grown_s[0] == GROW_AFTER_S
-    assert all(b - a >= COOL_DOWN_S + GROW_AFTER_S for a, b in pairwise(grown_s))
+    assert not grown_s or grown_s[0] == monitor.GROW_AFTER_S
+    assert all(b - a >= monitor.COOL_DOWN_S + monitor.GROW_AFTER_S for a, b in pairwise(grown_s))
 
 
 def test_idle_decoders_leave_one_by_one_and_later_than_they_came() -> None:
-    scaling = DecoderScaling(8)
+    scaling = monitor.DecoderScaling(8)
     play(scaling, demand(6.0), 200.0)
     assert scaling.wanted == 6
     wanted = play(scaling, demand(1.5), 300.0, began_s=200.0)
-    assert wanted[int(SHRINK_AFTER_S / STEP_S) - 1] == 6
+    assert wanted[int(monitor.SHRINK_AFTER_S / STEP_S) - 1] == 6
     assert wanted[-1] == 2
     assert set(wanted) == {6, 5, 4, 3, 2}
 
@@ -135,30 +124,30 @@ def test_a_noisy_load_settles_without_flapping(seed: int) -> None:
         no_credit, idle = (value + rng.gauss(0.0, 0.1) for value in steady(now_s, decoders))
         return min(max(no_credit, 0.0), 1.0), min(max(idle, 0.0), 1.0)
 
-    wanted = play(DecoderScaling(8), series, 600.0)
+    wanted = play(monitor.DecoderScaling(8), series, 600.0)
     assert set(wanted[120:]) == {4}
 
 
 def test_while_one_is_on_its_way_no_other_is_asked_for() -> None:
-    scaling = DecoderScaling(8)
-    wanted = [scaling.update(step * STEP_S, Load(1, 1.0, 0.0)) for step in range(400)]
+    scaling = monitor.DecoderScaling(8)
+    wanted = [scaling.update(step * STEP_S, monitor.Load(1, 1.0, 0.0)) for step in range(400)]
     assert max(wanted) == 2
 
 
 def test_decoders_that_wait_for_one_late_unit_ask_for_no_other() -> None:
-    scaling = DecoderScaling(8)
-    scaling.update(0.0, Load(2, 0.0, 0.0))
+    scaling = monitor.DecoderScaling(8)
+    scaling.update(0.0, monitor.Load(2, 0.0, 0.0))
     assert set(play(scaling, lambda now_s, decoders: (1.0, 0.5), 100.0)) == {2}
 
 
 def test_a_run_without_a_trainer_changes_nothing_and_begins_anew() -> None:
-    scaling = DecoderScaling(8)
-    short = Load(1, 1.0, 0.0)
+    scaling = monitor.DecoderScaling(8)
+    short = monitor.Load(1, 1.0, 0.0)
     for now_s in (0.0, 2.0):
         scaling.update(now_s, short)
     assert scaling.update(100.0, None) == 1
     assert scaling.update(100.5, short) == 1
-    assert scaling.update(100.5 + GROW_AFTER_S, short) == 2
+    assert scaling.update(100.5 + monitor.GROW_AFTER_S, short) == 2
 
 
 FETCHER = FetcherStatus(
@@ -174,13 +163,13 @@ TRAINER = TrainerStatus(
 
 
 @pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[Exporter]:
-    exporter = Exporter(tmp_path, 0)
+def exporter(tmp_path: Path) -> Iterator[monitor.Exporter]:
+    exporter = monitor.Exporter(tmp_path, 0)
     yield exporter
     exporter.close()
 
 
-def samples(exporter: Exporter) -> dict[str, float]:
+def samples(exporter: monitor.Exporter) -> dict[str, float]:
     """Values by name and labels, as they are written."""
     with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=20) as answer:
         assert answer.status == 200
@@ -189,13 +178,13 @@ def samples(exporter: Exporter) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-def test_every_measurement_is_exported_once(tmp_path: Path, exporter: Exporter) -> None:
+def test_every_measurement_is_exported_once(tmp_path: Path, exporter: monitor.Exporter) -> None:
     write_status(tmp_path, "fetcher", FETCHER)
     write_status(tmp_path, "trainer", TRAINER)
     told = samples(exporter)
     names = set()
     for one in measurements(FETCHER, TRAINER):
-        name, labels = named(one.name)
+        name, labels = monitor.named(one.name)
         text = "".join(f'{{{label}="{value}"}}' for label, value in labels.items())
         written = f"icestream_{name}{'_total' * one.is_counter}{text}"
         assert told[written] == pytest.approx(one.value), one.name
@@ -210,7 +199,7 @@ def test_every_measurement_is_exported_once(tmp_path: Path, exporter: Exporter) 
 
 
 def test_states_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(
-    tmp_path: Path, exporter: Exporter
+    tmp_path: Path, exporter: monitor.Exporter
 ) -> None:
     write_status(tmp_path, "fetcher", FETCHER)
     write_status(tmp_path, "trainer", TRAINER)
@@ -246,12 +235,12 @@ def test_states_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(
     assert told['icestream_bottleneck{state="none"}'] == 1.0
 
 
-def test_before_any_status_only_the_machine_is_told(exporter: Exporter) -> None:
+def test_before_any_status_only_the_machine_is_told(exporter: monitor.Exporter) -> None:
     told = {name.partition("{")[0] for name in samples(exporter) if not name.startswith("process_")}
     assert told == {"icestream_build_info", "icestream_disk_free_bytes", "icestream_disk_size_bytes"}
 
 
-def test_only_loopback_is_listened_on(exporter: Exporter) -> None:
+def test_only_loopback_is_listened_on(exporter: monitor.Exporter) -> None:
     with socket.create_connection(("127.0.0.1", exporter.port), timeout=20) as connection:
         assert connection.getpeername()[0] == "127.0.0.1"
     with pytest.raises(OSError), socket.create_connection(("127.0.0.2", exporter.port), timeout=20):  # noqa: PT011
@@ -266,7 +255,7 @@ DASHBOARD = json.loads((MONITORING / "grafana/dashboards/icestream.json").read_t
 ALERTS = (MONITORING / "alerts.yml").read_text()
 
 
-def test_every_metric_of_dashboard_and_alerts_is_exported(tmp_path: Path, exporter: Exporter) -> None:
+def test_every_metric_of_dashboard_and_alerts_is_exported(tmp_path: Path, exporter: monitor.Exporter) -> None:
     """Of a run on a GPU, with a token, a checkpoint and a supervisor."""
     hops = dict.fromkeys(("staged", "leases", "slots"), Hop(occupancy=0.5))
     write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"hops": hops, "token_expires_s": 2e9}))

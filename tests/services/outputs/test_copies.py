@@ -11,24 +11,13 @@ from pathlib import Path
 import pytest
 from federation.federation import Federation
 
+from common.config import TokenConfig
 from common.errors import BadInputError, TransientError
-from common.pelican.config import TokenConfig
 from common.process import StopFlag
 from services import outputs as copies
+from services import outputs as copying
 from services.config.root import Config
 from services.config.settings import OutputsConfig
-from services.outputs import (
-    MANIFEST,
-    Copies,
-    Destination,
-    Manifest,
-    OutputFile,
-    changes,
-    open_destination,
-    parse_manifest,
-    restore_if_gone,
-    serve,
-)
 
 _numbers = itertools.count()
 RUN = "ab" * 16
@@ -78,12 +67,12 @@ def write(run_dir: Path, *names: str, content: str = "") -> None:
 
 
 @pytest.fixture
-def open_sync(config: Config, tmp_path: Path) -> Iterator[Callable[..., tuple[Copies, Destination]]]:
-    opened: list[Destination] = []
+def open_sync(config: Config, tmp_path: Path) -> Iterator[Callable[..., tuple[copying.Copies, copying.Destination]]]:
+    opened: list[copying.Destination] = []
 
-    def make(run_dir: Path, take_over: bool = False) -> tuple[Copies, Destination]:
-        opened.append(open_destination(config, run_dir))
-        sync = Copies(run_dir, opened[-1], config.outputs.destination, take_over=take_over)
+    def make(run_dir: Path, take_over: bool = False) -> tuple[copying.Copies, copying.Destination]:
+        opened.append(copying.open_destination(config, run_dir))
+        sync = copying.Copies(run_dir, opened[-1], config.outputs.destination, take_over=take_over)
         return sync, opened[-1]
 
     yield make
@@ -91,7 +80,7 @@ def open_sync(config: Config, tmp_path: Path) -> Iterator[Callable[..., tuple[Co
         destination.close()
 
 
-Open = Callable[..., tuple[Copies, Destination]]
+Open = Callable[..., tuple[copying.Copies, copying.Destination]]
 
 
 @both
@@ -115,15 +104,15 @@ def test_what_has_changed_is_copied_and_nothing_else(open_sync: Open, run_dir: P
 
 @both
 def test_a_run_whose_checkpoints_are_gone_gets_them_back(open_sync: Open, run_dir: Path, config: Config) -> None:
-    assert restore_if_gone(run_dir, config) == "", "they are there"
+    assert copying.restore_if_gone(run_dir, config) == "", "they are there"
     sync, _ = open_sync(run_dir)
     write(run_dir, STEP(7))
     sync.turn()
     content = (run_dir / STEP(7)).read_bytes()
     new = empty(run_dir)
     nowhere = config.model_copy(update={"outputs": OutputsConfig(destination=f"{config.outputs.destination}-2")})
-    assert restore_if_gone(new, nowhere) == "", "nothing was copied there yet: a new run"
-    assert STEP(7) in restore_if_gone(new, config)
+    assert copying.restore_if_gone(new, nowhere) == "", "nothing was copied there yet: a new run"
+    assert STEP(7) in copying.restore_if_gone(new, config)
     assert (new / STEP(7)).read_bytes() == content
     assert (new / STEP(7)).stat().st_mode & 0o077 == 0
     assert (new / EVENTS).exists()
@@ -193,10 +182,10 @@ def test_a_destination_that_is_damaged_is_no_reason_to_begin_anew(
     folder = Path(where) if "://" not in where else federation.root / where.split("/", 3)[3]
     (folder / STEP(1)).write_text("x" * (folder / STEP(1)).stat().st_size)
     with pytest.raises(BadInputError, match=r"the copies there can't be read.*--fresh"):
-        restore_if_gone(new, config)
-    (folder / MANIFEST).write_text("{}")
+        copying.restore_if_gone(new, config)
+    (folder / copying.MANIFEST).write_text("{}")
     with pytest.raises(BadInputError, match="not a list of outputs"):
-        restore_if_gone(new, config)
+        copying.restore_if_gone(new, config)
     assert not list((new / "checkpoints").glob("*.pt"))
 
 
@@ -206,7 +195,7 @@ def test_an_event_file_that_grew_without_being_told_does_not_keep_the_checkpoint
     open_sync(run_dir)[0].turn()
     (Path(config.outputs.destination) / EVENTS).write_text("half of a newer state")
     new = empty(run_dir)
-    assert STEP(1) in restore_if_gone(new, config)
+    assert STEP(1) in copying.restore_if_gone(new, config)
     assert not list((new / EVENTS).parent.iterdir())
 
 
@@ -249,22 +238,22 @@ def test_a_destination_that_goes_away_is_told_once_the_time_of_the_last_copies_i
 
     monkeypatch.setattr("time.sleep", go_away)
     with pytest.raises(BadInputError, match=r"the newest outputs were not copied: .*there"):
-        serve(run_dir, Config(outputs=OutputsConfig(destination=str(there))), Stop(), take_over=False)
+        copying.serve(run_dir, Config(outputs=OutputsConfig(destination=str(there))), Stop(), take_over=False)
 
 
-def one(size_bytes: int) -> OutputFile:
-    return OutputFile(size_bytes=size_bytes, digest="sha256=" + "0" * 64)
+def one(size_bytes: int) -> copying.OutputFile:
+    return copying.OutputFile(size_bytes=size_bytes, digest="sha256=" + "0" * 64)
 
 
 def test_the_newest_checkpoint_goes_first_and_what_has_not_changed_stays() -> None:
     local = {STEP(1): one(1), STEP(2): one(2), "tensorboard/events.a": one(3), "tensorboard/events.b": one(4)}
-    manifest = Manifest(run_id=RUN, files={STEP(1): one(1), "tensorboard/events.a": one(2)})
-    assert changes(local, manifest) == ([STEP(2), "tensorboard/events.a", "tensorboard/events.b"], [])
-    assert changes({}, manifest) == ([], [])
-    manifest = Manifest(run_id=RUN, files={STEP(n): one(n) for n in (1, 2, 3)})
-    assert changes({STEP(4): one(4)}, manifest) == ([STEP(4)], [STEP(2), STEP(1)])
-    manifest = Manifest(run_id=RUN, files={STEP(8): one(8), STEP(9): one(9)})
-    assert changes({STEP(3): one(3)}, manifest) == ([], []), "older than those that are kept"
+    manifest = copying.Manifest(run_id=RUN, files={STEP(1): one(1), "tensorboard/events.a": one(2)})
+    assert copying.changes(local, manifest) == ([STEP(2), "tensorboard/events.a", "tensorboard/events.b"], [])
+    assert copying.changes({}, manifest) == ([], [])
+    manifest = copying.Manifest(run_id=RUN, files={STEP(n): one(n) for n in (1, 2, 3)})
+    assert copying.changes({STEP(4): one(4)}, manifest) == ([STEP(4)], [STEP(2), STEP(1)])
+    manifest = copying.Manifest(run_id=RUN, files={STEP(8): one(8), STEP(9): one(9)})
+    assert copying.changes({STEP(3): one(3)}, manifest) == ([], []), "older than those that are kept"
 
 
 @pytest.mark.parametrize(
@@ -282,4 +271,4 @@ def test_the_newest_checkpoint_goes_first_and_what_has_not_changed_stays() -> No
 )
 def test_what_is_no_manifest_is_refused(text: bytes) -> None:
     with pytest.raises(BadInputError, match="there: not a list of outputs"):
-        parse_manifest(text, "there")
+        copying.parse_manifest(text, "there")

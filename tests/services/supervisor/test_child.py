@@ -9,18 +9,7 @@ import pytest
 from common.locks import RunAttempt
 from common.process import RANKS_FILE_VARIABLE
 from services.config.root import Config
-from services.supervisor.child import (
-    MOST_FAILURES,
-    RepeatedFailure,
-    RestartPolicy,
-    child_environment,
-    decoder_name,
-    fetcher_name,
-    secrets_allowed,
-    service_command,
-    service_of,
-    shard_of,
-)
+from services.supervisor import child
 from services.supervisor.supervisor import TrainerGroup, cause_of, trainer_names
 from services.trainer.environment import place_from
 
@@ -29,21 +18,21 @@ from services.trainer.environment import place_from
     ("least_s", "pauses"), [(5, [5, 10, 20, 40, 80, 160, 300, 300, 300]), (0, [0, 0, 0]), (1000, [300, 300])]
 )
 def test_the_pause_doubles_with_each_death_in_a_row_up_to_the_longest(least_s: float, pauses: list[float]) -> None:
-    policy = RestartPolicy(least_s)
+    policy = child.RestartPolicy(least_s)
     for pause_s in pauses:
         policy.started(now_s=1000.0)
         assert policy.died(now_s=1000.0) == pause_s
 
 
 def test_a_process_that_lived_long_enough_starts_with_the_shortest_pause_again() -> None:
-    policy = RestartPolicy(5)
+    policy = child.RestartPolicy(5)
     for started_s, died_s, pause_s in ((0.0, 0.0, 5), (0.0, 0.0, 10), (0.0, 60.0, 20), (100.0, 160.1, 5)):
         policy.started(now_s=started_s)
         assert policy.died(now_s=died_s) == pause_s
 
 
 def test_neither_the_first_start_nor_one_that_is_wanted_again_counts_as_a_restart() -> None:
-    policy = RestartPolicy(5)
+    policy = child.RestartPolicy(5)
     assert policy.restarts == 0
     for restarts in (0, 1, 2):
         policy.started(0.0)
@@ -53,16 +42,18 @@ def test_neither_the_first_start_nor_one_that_is_wanted_again_counts_as_a_restar
     assert policy.restarts == 2
 
 
-@pytest.mark.parametrize("steps", [[200] * MOST_FAILURES, [206, 204, 206, 205, 206]], ids=["no step", "made again"])
+@pytest.mark.parametrize(
+    "steps", [[200] * child.MOST_FAILURES, [206, 204, 206, 205, 206]], ids=["no step", "made again"]
+)
 def test_the_same_error_without_a_new_step_in_between_makes_a_restart_useless(steps: list[int]) -> None:
-    failure = RepeatedFailure()
+    failure = child.RepeatedFailure()
     verdicts = [failure.again(1, f"ValueError: wrong shape at step 2{n}", step) for n, step in enumerate(steps)]
-    assert verdicts == [False] * (MOST_FAILURES - 1) + [True]
+    assert verdicts == [False] * (child.MOST_FAILURES - 1) + [True]
 
 
 def test_a_step_or_another_error_in_between_starts_the_count_anew() -> None:
-    stepping, changing = RepeatedFailure(), RepeatedFailure()
-    for number in range(3 * MOST_FAILURES):
+    stepping, changing = child.RepeatedFailure(), child.RepeatedFailure()
+    for number in range(3 * child.MOST_FAILURES):
         assert not stepping.again(1, "ValueError: rare", step=number)
         assert not changing.again(1, f"{'Value' if number % 2 else 'Key'}Error: odd", step=0)
 
@@ -83,8 +74,8 @@ def test_a_step_or_another_error_in_between_starts_the_count_anew() -> None:
     ],
 )
 def test_an_error_of_the_machine_is_tried_again_however_often(exit_code: int, error: str) -> None:
-    failure = RepeatedFailure()
-    assert not any(failure.again(exit_code, error, step=0) for _ in range(5 * MOST_FAILURES))
+    failure = child.RepeatedFailure()
+    assert not any(failure.again(exit_code, error, step=0) for _ in range(5 * child.MOST_FAILURES))
 
 
 # ------------------------------------------------------------------ names, commands, secrets
@@ -145,36 +136,36 @@ WITH_WANDB = {"trainer": {"wandb": {"mode": "online"}}}
 def test_each_child_gets_the_secrets_that_it_needs_and_no_others(
     service: str, settings_: dict[str, object], gets: dict[str, str]
 ) -> None:
-    allowed = secrets_allowed(Config.model_validate(settings_))[service]
-    assert child_environment(ALL, allowed) == {**HARMLESS, **gets}
+    allowed = child.secrets_allowed(Config.model_validate(settings_))[service]
+    assert child.child_environment(ALL, allowed) == {**HARMLESS, **gets}
 
 
 def test_what_configures_a_run_or_a_rank_is_for_no_child() -> None:
-    assert child_environment({"ICESTREAM_SEED": "5", "RANK": "3", "MASTER_PORT": "1"}, ("*",)) == {}
+    assert child.child_environment({"ICESTREAM_SEED": "5", "RANK": "3", "MASTER_PORT": "1"}, ("*",)) == {}
 
 
 @pytest.mark.parametrize(
     ("name", "service", "shard"),
     [
-        (fetcher_name(None), "fetcher", None),
-        (fetcher_name(12), "fetcher", 12),
-        (decoder_name(None, 3), "decoder", None),
-        (decoder_name(12, 3), "decoder", 12),
+        (child.fetcher_name(None), "fetcher", None),
+        (child.fetcher_name(12), "fetcher", 12),
+        (child.decoder_name(None, 3), "decoder", None),
+        (child.decoder_name(12, 3), "decoder", 12),
         ("trainer", "trainer", None),
         ("trainer-1", "trainer", None),
     ],
 )
 def test_a_name_tells_service_and_shard(name: str, service: str, shard: int | None) -> None:
-    assert (service_of(name), shard_of(name)) == (service, shard)
+    assert (child.service_of(name), child.shard_of(name)) == (service, shard)
 
 
 def test_a_command_names_the_shard_and_never_takes_its_modules_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert service_command("decoder-002-0", Path("run"), 4)[-4:] == ["--shard", "2", "--on-machine", "4"]
-    assert service_command("decoder-3", Path("run"), 4)[-4:] == ["icestream", "decoder", "--run-dir", "run"]
+    assert child.service_command("decoder-002-0", Path("run"), 4)[-4:] == ["--shard", "2", "--on-machine", "4"]
+    assert child.service_command("decoder-3", Path("run"), 4)[-4:] == ["icestream", "decoder", "--run-dir", "run"]
     monkeypatch.chdir(tmp_path)
-    assert "-P" in service_command("decoder-3", Path("run"))
+    assert "-P" in child.service_command("decoder-3", Path("run"))
 
 
 def test_each_gets_its_rank_and_a_restarted_group_meets_in_another_file_of_its_owner(tmp_path: Path) -> None:

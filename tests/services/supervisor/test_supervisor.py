@@ -21,10 +21,7 @@ pytestmark = pytest.mark.process
 
 
 def test_a_killed_decoder_is_started_again_and_counted(stage: Stage) -> None:
-    stage.script = [
-        (started(*EVERYONE), stage.kill("decoder-1")),
-        (started_times("decoder-1", 2), CTRL_C),
-    ]
+    stage.script = [(started(*EVERYONE), stage.kill("decoder-1")), (started_times("decoder-1", 2), CTRL_C)]
     outcome = stage.run()
     assert outcome.restarts == {"fetcher": 0, "decoder": 1, "trainer": 0}
     assert any(line.startswith("decoder-1 was killed by SIGKILL; it starts again in 0 s") for line in stage.said)

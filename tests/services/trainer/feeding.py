@@ -70,10 +70,7 @@ class Fetcher:
         self._source = source
         self.arena = Arena.create(stream.slots, stream.slot_bytes)
         self.dispatcher = Dispatcher(
-            slots=stream.slots,
-            plan_hash=plan,
-            max_unit_deaths=1 if wrong_headers is None else 3,
-            stall_timeout_s=1000,
+            slots=stream.slots, plan_hash=plan, max_unit_deaths=1 if wrong_headers is None else 3, stall_timeout_s=1000
         )
         self._stream = stream
         self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)

@@ -150,10 +150,7 @@ def test_neighbouring_microbatches_come_as_one_and_those_of_other_trainers_not_a
     assert [one.offsets_E1.tolist() for one in found] == [[0, 0, 3, 4], [0, 4]]
     assert [one.host_offsets_E1.tolist() for one in found] == [[0, 0, 3, 4], [0, 4]]
     assert [(one.num_events, one.num_particles) for one in found] == [(3, 4), (1, 4)]
-    assert [one.particle_columns["muons"].ravel().tolist() for one in found] == [
-        [*range(6, 18)],
-        [*range(18, 30)],
-    ]
+    assert [one.particle_columns["muons"].ravel().tolist() for one in found] == [[*range(6, 18)], [*range(18, 30)]]
     assert [one.event_columns["primary"].ravel().tolist() for one in found] == [[*range(4, 16)], [*range(16, 20)]]
 
 

@@ -25,16 +25,12 @@ BATCHES: dict[str, Callable[[], list[Batch]]] = {
 }
 """Batches of each workload, the first for its standardisation."""
 VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "wgan": [
-        {"network": {"azimuth": "learned"}, "gradient_clip": 1.0},
-        {"chunk_particles": 16},
-    ],
-    "likelihood": [{"max_muons": 3}],
+    "wgan": [{"network": {"azimuth": "learned"}}, {"chunk_particles": 16}],
     "sets": [{"symmetry": "none"}],
 }
 """Settings that make a step use other operators, besides the defaults and the files of configs/."""
 HARMLESS = {
-    ("scatter", "workloads/direction/models/network.py"): "inverse of a permutation",
+    ("scatter", "workloads/direction/light.py"): "inverse of a permutation",
     ("index_copy", "workloads/direction/models/network.py"): "a row for each sensor, once",
     ("index_put", "workloads/direction/models/transformer.py"): "a place for each sensor, once",
     ("index_copy", "workloads/direction/models/flat.py"): "a row for each sensor, once",

@@ -87,10 +87,7 @@ def test_other_inputs_are_refused_unless_a_new_plan_was_asked_for(run_dir: Path,
     with closing(feed_of(run_dir)) as feed:
         first = next(feed.batches(start_of(StreamConfig(shards=2))))
     fetch(NEW)
-    with (
-        closing(feed_of(run_dir)) as feed,
-        pytest.raises(BadInputError, match="of another inventory"),
-    ):
+    with closing(feed_of(run_dir)) as feed, pytest.raises(BadInputError, match="of another inventory"):
         list(feed.batches(first.position))
 
 

@@ -15,16 +15,7 @@ import torch
 from toy_events import toy_microbatch
 
 from common.status import GpuStatus
-from services.trainer.speed import (
-    GPU_MEMORY_SHARE,
-    GPU_MEMORY_UTILISATION,
-    GPU_UTILISATION,
-    MEAN_ALLOCATED,
-    GpuSampler,
-    gpu_status,
-    memory_scalars,
-    start_gpu_sampler,
-)
+from services.trainer import speed
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.muons.models.config import MuonNetworkConfig, WganConfig
@@ -32,13 +23,13 @@ from workloads.muons.models.wgan import WganTask
 
 
 def test_memory_is_in_bytes_and_what_nvml_does_not_say_is_unknown() -> None:
-    assert gpu_status({"memory/rss_mib": 100.0}) is None, "on a CPU"
+    assert speed.gpu_status({"memory/rss_mib": 100.0}) is None, "on a CPU"
     memory = {"memory/mean_allocated_mib": 1.5, "memory/max_allocated_mib": 2.0, "memory/reserved_mib": 4.0}
     expected = GpuStatus(allocated_mean_bytes=3 << 19, allocated_max_bytes=2 << 20, reserved_bytes=4 << 20)
-    assert gpu_status(memory) == expected
+    assert speed.gpu_status(memory) == expected
     nvml = {"gpu/utilisation": 0.5, "gpu/memory_utilisation": 0.25, "gpu/memory_share": 0.75}
     shares = {"utilisation": 0.5, "memory_utilisation": 0.25, "memory_share": 0.75}
-    assert gpu_status(memory | nvml) == expected.model_copy(update=shares)
+    assert speed.gpu_status(memory | nvml) == expected.model_copy(update=shares)
 
 
 class FakeNvml:
@@ -91,13 +82,13 @@ class FakeAllocator:
 
 def test_the_figures_are_means_since_they_were_last_read() -> None:
     allocator = FakeAllocator(4)
-    sampler = GpuSampler(allocator.allocated_bytes, FakeNvml(100, 50, 0, 90), "handle", period_s=0.001)
+    sampler = speed.GpuSampler(allocator.allocated_bytes, FakeNvml(100, 50, 0, 90), "handle", period_s=0.001)
     assert allocator.used_up.wait(30)
     assert sampler.read() == {
-        GPU_UTILISATION: pytest.approx(0.6),
-        GPU_MEMORY_UTILISATION: pytest.approx(0.3),
-        GPU_MEMORY_SHARE: 0.75,
-        MEAN_ALLOCATED: 2.5,
+        speed.GPU_UTILISATION: pytest.approx(0.6),
+        speed.GPU_MEMORY_UTILISATION: pytest.approx(0.3),
+        speed.GPU_MEMORY_SHARE: 0.75,
+        speed.MEAN_ALLOCATED: 2.5,
     }
     assert sampler.read() == {}, "nothing was sampled since"
     allocator.go_on.set()
@@ -108,13 +99,13 @@ def test_a_gpu_that_is_lost_to_nvml_is_told_once_and_its_memory_is_sampled_furth
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     allocator = FakeAllocator(3)
-    sampler = GpuSampler(allocator.allocated_bytes, FakeNvml(40), "handle", period_s=0.001)
+    sampler = speed.GpuSampler(allocator.allocated_bytes, FakeNvml(40), "handle", period_s=0.001)
     assert allocator.used_up.wait(30)
     assert sampler.read() == {
-        GPU_UTILISATION: 0.4,
-        GPU_MEMORY_UTILISATION: 0.2,
-        GPU_MEMORY_SHARE: 0.75,
-        MEAN_ALLOCATED: 2.0,
+        speed.GPU_UTILISATION: 0.4,
+        speed.GPU_MEMORY_UTILISATION: 0.2,
+        speed.GPU_MEMORY_SHARE: 0.75,
+        speed.MEAN_ALLOCATED: 2.0,
     }
     assert [record.getMessage() for record in caplog.records] == [
         "the GPU's utilisation is not reported any more: NVML: GPU is lost"
@@ -128,10 +119,10 @@ def test_a_gpu_without_nvml_is_told_once_and_its_memory_is_sampled(
 ) -> None:
     allocator = FakeAllocator(1)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocator.allocated_bytes())
-    sampler = start_gpu_sampler(torch.device("cuda"), FakeNvml(fails=True))
+    sampler = speed.start_gpu_sampler(torch.device("cuda"), FakeNvml(fails=True))
     assert sampler is not None
     assert allocator.used_up.wait(30)
-    assert sampler.read() == {MEAN_ALLOCATED: 1.0}
+    assert sampler.read() == {speed.MEAN_ALLOCATED: 1.0}
     allocator.go_on.set()
     sampler.close()
     assert [record.getMessage() for record in caplog.records] == [
@@ -142,8 +133,8 @@ def test_a_gpu_without_nvml_is_told_once_and_its_memory_is_sampled(
 def test_the_device_is_found_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234-ab"))
     nvml = FakeNvml(1, 2, 3)
-    assert start_gpu_sampler(torch.device("cpu"), nvml) is None
-    sampler = start_gpu_sampler(torch.device("cuda"), nvml)
+    assert speed.start_gpu_sampler(torch.device("cpu"), nvml) is None
+    sampler = speed.start_gpu_sampler(torch.device("cuda"), nvml)
     assert sampler is not None
     sampler.close()
     assert nvml.asked_for == "GPU-1234-ab"
@@ -152,7 +143,7 @@ def test_the_device_is_found_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_a_real_gpu_tells_its_utilisation() -> None:
-    sampler = start_gpu_sampler(torch.device("cuda"))
+    sampler = speed.start_gpu_sampler(torch.device("cuda"))
     assert sampler is not None, "NVML answers"
     ticks = threading.Event()
     found: dict[str, float] = {}
@@ -162,10 +153,10 @@ def test_a_real_gpu_tells_its_utilisation() -> None:
         if found:
             break
     sampler.close()
-    assert 0.0 <= found[GPU_UTILISATION] <= 1.0
-    assert 0.0 <= found[GPU_MEMORY_UTILISATION] <= 1.0
-    assert 0.0 < found[GPU_MEMORY_SHARE] <= 1.0
-    assert found[MEAN_ALLOCATED] >= 0.0
+    assert 0.0 <= found[speed.GPU_UTILISATION] <= 1.0
+    assert 0.0 <= found[speed.GPU_MEMORY_UTILISATION] <= 1.0
+    assert 0.0 < found[speed.GPU_MEMORY_SHARE] <= 1.0
+    assert found[speed.MEAN_ALLOCATED] >= 0.0
 
 
 MIB = 1 << 20
@@ -177,7 +168,7 @@ def test_the_process_and_what_the_device_has_are_told_in_mib(name: str) -> None:
     if name == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
     block = torch.zeros(4 * MIB, device=name)
-    found = memory_scalars(torch.device(name))
+    found = speed.memory_scalars(torch.device(name))
     assert 20 < found["memory/rss_mib"] < 1e5
     if name == "cpu":
         assert found.keys() == {"memory/rss_mib"}

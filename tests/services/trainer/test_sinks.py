@@ -111,11 +111,7 @@ def test_losses_are_the_first_charts_and_a_value_and_its_floor_are_in_one(tmp_pa
     sink.flush()
     first = layout_of(tmp_path)
     assert list(first) == ["training", "speed and health"]
-    assert first["training"]["train/w_gap"] == [
-        "^train/w_gap$",
-        "^train/w_gap_ma_500$",
-        "^train/held_out_w_gap$",
-    ]
+    assert first["training"]["train/w_gap"] == ["^train/w_gap$", "^train/w_gap_ma_500$", "^train/held_out_w_gap$"]
     sink.scalars({"panel/radius_w1": 2.0, "panel/radius_w1_floor": 1.0, "panel/score": 2.0}, 5)
     sink.go_back(3)
     sink.close()

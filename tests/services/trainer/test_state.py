@@ -22,10 +22,7 @@ AUDIT = "audit.jsonl"
 
 
 POSITION = StreamPosition(
-    cursor=Cursor(1, 2, 3, 4),
-    epoch=1,
-    counters=Counters(events_read=5, events_trained=5),
-    skipped_units=(2,),
+    cursor=Cursor(1, 2, 3, 4), epoch=1, counters=Counters(events_read=5, events_trained=5), skipped_units=(2,)
 )
 
 

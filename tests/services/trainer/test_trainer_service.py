@@ -93,16 +93,7 @@ class Run:
     def train(self, task: ScriptedTask) -> Literal["finished", "stopped"]:
         config = TrainerConfig(**({"log_every": 3, "checkpoint_every": 2} | self.settings))
         checkpoints = Checkpoints(self.run_dir, config.keep_checkpoints, wait_s=0, stopped=lambda: False)
-        feed = Feed(
-            self.run_dir,
-            MUONS,
-            STREAM,
-            CONFIG,
-            device=CPU,
-            columns=COLUMNS,
-            audit=True,
-            stopped=self.stopped,
-        )
+        feed = Feed(self.run_dir, MUONS, STREAM, CONFIG, device=CPU, columns=COLUMNS, audit=True, stopped=self.stopped)
         self.state = TrainState(task, CPU, PLAN, limits=HealthLimits(**self.health), headline="w_gap")
         latest = checkpoints.latest()
         if latest is not None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.errors import BadInputError
-from workloads.base.compiler import require_compiler
+from workloads.base.device import require_compiler
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SETTING = "trainer.wgan.compile"
@@ -24,12 +24,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     programs(monkeypatch, "gcc", "g++")
     (tmp_path / "Python.h").touch()
-    monkeypatch.setattr("workloads.base.compiler.sysconfig.get_paths", lambda: {"include": str(tmp_path)})
-    monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: name)
+    monkeypatch.setattr("workloads.base.device.sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr("workloads.base.device.find_spec", lambda name: name)
 
 
 def programs(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    monkeypatch.setattr("workloads.base.compiler.shutil.which", lambda name: name if name in names else None)
+    monkeypatch.setattr("workloads.base.device.shutil.which", lambda name: name if name in names else None)
 
 
 def refusal(device: torch.device) -> str:
@@ -56,7 +56,7 @@ def test_cuda_needs_triton_a_c_compiler_and_headers_and_the_cpu_a_compiler_for_c
     require_compiler(CUDA, SETTING)
     (tmp_path / "Python.h").unlink()
     assert f"{tmp_path}/Python.h is missing" in refusal(CUDA)
-    monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: None)
+    monkeypatch.setattr("workloads.base.device.find_spec", lambda name: None)
     assert "triton" in refusal(CUDA)
     require_compiler(CPU, SETTING)
 
@@ -76,7 +76,7 @@ def test_a_cache_that_can_not_be_written_or_loaded_from_or_that_others_can_chang
 
     noexec = str(tmp_path / "noexec")
     flags = {noexec: os.ST_NOEXEC}
-    statvfs = "workloads.base.compiler.os.statvfs"
+    statvfs = "workloads.base.device.os.statvfs"
     monkeypatch.setattr(statvfs, lambda path: SimpleNamespace(f_flag=flags.get(path, 0)))
     assert f"{noexec} is mounted noexec" in refused(Path(noexec))
     (tmp_path / "file").touch()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -18,16 +21,27 @@ from services.config.root import Config
 from services.trainer.position import StreamPosition
 from workloads.base.batch import Microbatch
 from workloads.base.checkpoint import FORMAT, TrainedRun
-from workloads.direction.geometry import icecube_geometry
+from workloads.base.context import StepContext
+from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry
 from workloads.direction.grouping import unit_vectors
 from workloads.direction.metrics import PredictedEvents, drawn_angles_rad, unit_and_norm
+from workloads.direction.models.config import CONFIGS
+from workloads.direction.models.network import Detector, Prediction
 from workloads.direction.models.task import DirectionTask
 from workloads.registry import section_name
+
+CONTEXT = StepContext(torch.device("cpu"), seed=1)
 
 
 def run_of(path: Path, config_json: str = "{}") -> TrainedRun:
     """Run whose checkpoint is ``path``."""
     return TrainedRun(path, 7, 700, "sets", {}, (), SourceConfig(), 0.0, config_json)
+
+
+def task_of(folder: Path, context: StepContext = CONTEXT, model: str = "sets", **settings: Any) -> DirectionTask:
+    """Task for the detector whose table lies in the folder."""
+    given = {"geometry": str(folder / GEOMETRY_FILE), **settings}
+    return DirectionTask(model, CONFIGS[model].model_validate(given), context)
 
 
 def write_checkpoint(path: Path, task: DirectionTask) -> Path:
@@ -46,27 +60,40 @@ class TruthTeller:
     run: TrainedRun
     kappa: Callable[[Microbatch], Tensor] = lambda events: torch.full((events.num_events, 1), 100.0)
     shown: list[Microbatch] = field(default_factory=list)
-    position_S3: Tensor = field(default_factory=lambda: torch.from_numpy(icecube_geometry().position_S3))
+    detector: Detector = field(default_factory=lambda: Detector(icecube_geometry()))
 
     truth: tuple[Path, ...] = ()
     """Files of the true directions of events that are shown without them."""
+    has_energy: bool = False
+    """With lg E = 3 ± 0.5 for every event."""
 
-    def predict(self, microbatch: Microbatch) -> Tensor:
+    def predict(self, microbatch: Microbatch) -> Prediction:
         """True directions with κ of the function."""
         self.shown.append(microbatch)
         true_E3 = microbatch.event_columns.get("source_direction")
         if true_E3 is None:
             true_E3 = torch.tensor(np.array([self._known[int(id)] for id in microbatch.event_columns["event_id"]]))
-        return true_E3 * self.kappa(microbatch)
+        energy_E2 = torch.tensor([[3.0, math.log(0.5)]]).expand(microbatch.num_events, 2) if self.has_energy else None
+        return Prediction(true_E3 * self.kappa(microbatch), energy_E2=energy_E2)
 
     @cached_property
     def _known(self) -> dict[int, npt.NDArray[np.float64]]:
-        tables = [pq.read_table(file, columns=["event_id", "azimuth", "zenith"]) for file in self.truth]
-        return {
-            id: unit_vectors(np.array([[azimuth, zenith]]))[0]
-            for table in tables
-            for id, azimuth, zenith in zip(*table.to_pydict().values(), strict=True)
-        }
+        table = pa.concat_tables(
+            [pq.read_table(file, columns=["event_id", "azimuth", "zenith"]) for file in self.truth]
+        )
+        arrival_E2 = np.stack([table["azimuth"], table["zenith"]], 1)
+        return dict(zip(table["event_id"].to_pylist(), unit_vectors(arrival_E2), strict=True))
+
+
+class NearTruth(TruthTeller):
+    """Predictor that errs by about a degree."""
+
+    def predict(self, microbatch: Microbatch) -> Prediction:
+        true_E3 = microbatch.event_columns["source_direction"].double().numpy()
+        random = np.random.default_rng(len(true_E3))
+        angle_E = np.radians(random.rayleigh(1.0, len(true_E3)))
+        p_E3 = rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1))
+        return Prediction(torch.from_numpy(p_E3), energy_E2=super().predict(microbatch).energy_E2)
 
 
 def rotated(unit_E3: np.ndarray, angle_E: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -82,7 +109,7 @@ def events_at(
     topology: np.ndarray | list[int],
     baselines: Mapping[str, np.ndarray] | None = None,
 ) -> PredictedEvents:
-    """Events whose predictions are so far from the truth, which lies anywhere."""
+    """Events whose predictions are so far from the truth, which lies anywhere. lg E errs by 0.25, as told."""
     random = np.random.default_rng(5)
     angle_E = np.radians(np.asarray(angle_deg, np.float64))
     true_E3 = unit_and_norm(random.normal(size=(len(angle_E), 3)))[0]
@@ -91,8 +118,9 @@ def events_at(
         np.asarray(kappa, np.float64),
         true_E3,
         np.asarray(topology, np.int8),
-        random.uniform(100, 1e5, len(angle_E)),
+        energy_gev_E := random.uniform(100, 1e5, len(angle_E)),
         random.integers(3, 60, len(angle_E)),
+        np.stack([random.normal(np.log10(energy_gev_E), 0.25), np.full(len(angle_E), 0.25)], 1),
         {name: rotated(true_E3, np.radians(far), random) for name, far in (baselines or {}).items()},
     )
 

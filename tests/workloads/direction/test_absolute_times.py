@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from decoded_files import decoded, planned
+from decoded_files import DecodedUnit, decoded, planned
 from hdf5_files import tables_of, write_tables
 from muon_files import make_events
 from native_layers import both_ways
@@ -38,13 +37,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
 
 
 def with_times(
-    path: Path,
-    table: pa.Table,
-    kind: pa.DataType,
-    start_ns: float,
-    *,
-    inside: bool = False,
-    rounded: int | None = None,
+    path: Path, table: pa.Table, kind: pa.DataType, start_ns: float, *, inside: bool = False, rounded: int | None = None
 ) -> Path:
     """The events with times from ``start_ns`` on, of that type; ``inside``: as a struct of lists.
 
@@ -58,29 +51,28 @@ def with_times(
         times[rounded] = 1e17
     fields = {name: pulses.field(name) for name in ("sensor_id", "charge_pe", "is_auxiliary")}
     fields["time_ns"] = pa.array(times).cast(kind, safe=False)
-    offsets = lists.offsets
-    column: pa.Array
     if inside:
-        column = pa.StructArray.from_arrays(
-            [pa.ListArray.from_arrays(offsets, one) for one in fields.values()], list(fields)
-        )
-    else:
-        column = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(list(fields.values()), list(fields)))
+        fields = {name: pa.ListArray.from_arrays(lists.offsets, values) for name, values in fields.items()}
+    column = pa.StructArray.from_arrays(list(fields.values()), list(fields))
+    if not inside:
+        column = pa.ListArray.from_arrays(lists.offsets, column)
     place = table.schema.get_field_index("pulses")
     pq.write_table(table.set_column(place, "pulses", column), path, row_group_size=16)
     return path
 
 
-def times_of(path: Path, workload: EventSchema = DIRECTION) -> list[np.ndarray]:
+def unit_of(path: Path, workload: EventSchema = DIRECTION) -> DecodedUnit:
+    (unit,) = decoded(planned([path], workload, STREAM), workload, STREAM, path.parent)
+    return unit
+
+
+def times_of(path: Path) -> list[list[float]]:
     """Times of each event, as a decoder puts them into its slot, from the event's first on."""
-    units = decoded(planned([path], workload, STREAM), workload, STREAM, path.parent)
-    found: list[np.ndarray] = []
-    for unit in units:
-        assert not unit.tally.bad, unit.tally.bad
-        times = unit.arrays.particle_columns["pulses"][:, 0].astype(np.float64)
-        assert np.abs(times).max() <= MOST_NS
-        found += [one - one.min() for one in np.split(times, unit.arrays.offsets[1:-1])]
-    return found
+    unit = unit_of(path)
+    assert not unit.tally.bad, unit.tally.bad
+    times = unit.arrays.particle_columns["pulses"][:, 0].astype(np.float64)
+    assert np.abs(times).max() <= MOST_NS
+    return [(one - one.min()).tolist() for one in np.split(times, unit.arrays.offsets[1:-1])]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +89,12 @@ def test_absolute_times_keep_their_differences(
 ) -> None:
     expected = times_of(with_times(tmp_path / "small.parquet", simulated, pa.float32(), 0))
     found = times_of(with_times(tmp_path / "large.parquet", simulated, kind, start_ns, inside=inside))
-    assert len(found) == len(expected) == 40
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one, other)
+    assert len(found) == 40
+    assert found == expected
 
 
 def test_times_that_the_file_itself_has_rounded_are_quarantined_and_named(tmp_path: Path, simulated: pa.Table) -> None:
-    path = with_times(tmp_path / "unix.parquet", simulated, pa.float64(), UNIX_NS)
-    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    unit = unit_of(with_times(tmp_path / "unix.parquet", simulated, pa.float64(), UNIX_NS))
     assert len(unit.tally.bad) == 3
     reason = unit.tally.bad[0].reason
     assert "16 of its 16 events are invalid" in reason
@@ -119,20 +109,17 @@ def test_one_event_with_a_rounded_time_is_set_aside_alone(tmp_path: Path, simula
     lists = simulated["pulses"].combine_chunks()
     particle = lists.offsets[17].as_py() + 1
     with_times(path, simulated, pa.float64(), 1e12, inside=inside, rounded=particle)
-    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    unit = unit_of(path)
     assert (unit.tally.bad, unit.tally.invalid, unit.layout.events) == ((), 1, 39)
     (rule,) = unit.tally.broken_rules
     assert rule.rule == "column 'pulses.time_ns': expected at most 4.5036e+15, or numbers relative to the event"
     assert "row group 1, row 17 of the file: time_ns is 1e+17 as float64" in rule.examples[0]
-    found = times_of(path)
     del expected[17]
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one, other)
+    assert times_of(path) == expected
 
 
 def test_times_of_float32_that_are_too_large_are_told(tmp_path: Path, simulated: pa.Table) -> None:
-    path = with_times(tmp_path / "late.parquet", simulated, pa.float32(), 1e9)
-    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    unit = unit_of(with_times(tmp_path / "late.parquet", simulated, pa.float32(), 1e9))
     assert "pulses.time_ns lie outside of" in unit.tally.outside_values
 
 
@@ -144,26 +131,17 @@ def test_convert_writes_absolute_times_as_differences(tmp_path: Path, simulated:
     arguments = ["convert", str(path), str(tmp_path / "out.parquet")]
     answer = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
-    for one, other in zip(times_of(tmp_path / "out.parquet"), times_of(small), strict=True):
-        assert np.array_equal(one, other)
+    assert times_of(tmp_path / "out.parquet") == times_of(small)
 
 
-def test_a_null_pulse_does_not_move_the_times_of_another_event(tmp_path: Path) -> None:
-    def event(number: int, *times: float | None) -> dict[str, Any]:
-        pulses = [
-            None if time is None else {"sensor_id": 1, "time_ns": time, "charge_pe": 1.0, "is_auxiliary": False}
-            for time in times
-        ]
-        return {
-            **{"event_id": number, "azimuth": 1.0, "zenith": 1.0, "true_energy": 1.0, "topology": 0},
-            **{"enriched": False, "classical_fits": [0.0] * 21, "pulses": pulses},
-        }
-
-    rows = [event(0, 3e9, None, 3e9 + 4), event(1), event(2, None), event(3, 7.0, 9.0), event(4, None, 5e9, 5e9 + 1)]
+def test_a_null_pulse_does_not_move_the_times_of_another_event(tmp_path: Path, simulated: pa.Table) -> None:
+    times = ([3e9, None, 3e9 + 4], [], [None], [7.0, 9.0], [None, 5e9, 5e9 + 1])
+    rows = simulated[:5].to_pylist()
+    for row, of_event in zip(rows, times, strict=True):
+        row["pulses"] = [None if time is None else row["pulses"][0] | {"time_ns": time} for time in of_event]
     path = tmp_path / "nulls.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    workload = DIRECTION.stored_as(SourceConfig(nulls="empty"))
-    (unit,) = decoded(planned([path], workload, STREAM), workload, STREAM, tmp_path)
+    unit = unit_of(path, DIRECTION.stored_as(SourceConfig(nulls="empty")))
     assert not unit.tally.bad
     assert unit.arrays.particle_columns["pulses"][:, 0].tolist() == [0, 4, 7, 9, 0, 1]
 

@@ -49,27 +49,25 @@ def test_azimuth_and_zenith_are_those_that_the_vector_was_made_of() -> None:
 EVERY_KAPPA = [0.0, 1e-9, 1e-5, 9.9e-5, 1.01e-4, 1e-3, 0.1, 1.0, 7.5, 50.0, 713.0, 800.0, 1e4, 1e8]
 
 
-def one(kappa: float) -> np.ndarray:
-    return np.array([kappa])
-
-
 @pytest.mark.parametrize("kappa", EVERY_KAPPA)
 def test_the_density_has_the_integral_one_and_the_mean_angle(kappa: float) -> None:
+    kappa_1 = np.array([kappa])
     widest = min(np.pi, 12 / np.sqrt(max(kappa, 1e-12)))  # the part of the sphere that has the probability
 
     def integral(power: int) -> float:
         def density(t: float) -> float:
-            return t**power * 2 * np.pi * np.sin(t) * np.exp(-negative_log_density(one(kappa), one(t))[0])
+            return t**power * 2 * np.pi * np.sin(t) * np.exp(-negative_log_density(kappa_1, np.array([t]))[0])
 
         return quad(density, 0, widest, epsabs=0, epsrel=1e-11)[0]
 
-    np.testing.assert_allclose([integral(0), integral(1)], [1.0, mean_angle_rad(one(kappa))[0]], rtol=1e-8)
+    np.testing.assert_allclose([integral(0), integral(1)], [1.0, mean_angle_rad(kappa_1)[0]], rtol=1e-8)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 5.0, 1e4])
 def test_drawn_angles_have_the_mean_that_is_expected(kappa: float) -> None:
-    drawn = drawn_angles_rad(np.full(40_000, kappa), np.random.default_rng(1))
-    assert abs(drawn.mean() / mean_angle_rad(one(kappa))[0] - 1) < 4 * drawn.std() / drawn.mean() / 200
+    kappa_E = np.full(40_000, kappa)
+    drawn = drawn_angles_rad(kappa_E, np.random.default_rng(1))
+    assert abs(drawn.mean() / mean_angle_rad(kappa_E)[0] - 1) < 4 * drawn.std() / drawn.mean() / 200
     assert drawn.min() >= 0
     assert drawn.max() <= np.pi
 
@@ -78,12 +76,10 @@ def report(events: PredictedEvents, bootstraps: int = 0) -> MetricReport:
     return evaluate(events, bootstraps=bootstraps, seed=0)
 
 
-def values(events: PredictedEvents) -> dict[str, float]:
-    return {name: metric.value for name, metric in report(events).metrics.items()}
-
-
-def test_figures_of_five_hand_made_events() -> None:
-    found = values(events_at([0.5, 2.0, 4.0, 10.0, 50.0], [9.0, 8.0, 7.0, 6.0, 5.0], [1, 1, 1, 0, -1]))
+def test_figures_of_five_hand_made_events_of_which_one_of_unknown_topology_counts_among_all_only() -> None:
+    found = report(events_at([0.5, 2.0, 4.0, 10.0, 50.0], [9.0, 8.0, 7.0, 6.0, 5.0], [1, 1, 1, 0, -1]))
+    assert found.sizes == {"events": 5, "tracks": 3, "cascades": 1}
+    assert any("1 events are not known to be a track or a cascade" in note for note in found.notes)
     expected = {
         "angle_mean_deg": 66.5 / 5,
         "angle_median_deg": 4.0,
@@ -94,8 +90,7 @@ def test_figures_of_five_hand_made_events() -> None:
         "topology_auc": 1.0,
         "no_direction_share": 0.0,
     }
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-9), name
+    assert {name: found.metrics[name].value for name in expected} == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_calibrated_model_is_at_its_floors() -> None:
@@ -127,9 +122,8 @@ def test_a_model_that_is_too_sure_or_too_modest_is_told_by_how_much(too_sure: fl
 
 
 def test_the_pull_of_wide_distributions_is_judged_by_its_floor_and_not_by_two() -> None:
-    right = events_at(
-        np.degrees(drawn_angles_rad(np.full(5_000, 1.0), np.random.default_rng(3))), np.ones(5_000), [1] * 5_000
-    )
+    kappa_E = np.ones(5_000)
+    right = events_at(np.degrees(drawn_angles_rad(kappa_E, np.random.default_rng(3))), kappa_E, [1] * 5_000)
     metric = report(right, bootstraps=20).metrics["kappa_pull_mean"]
     assert metric.floor < 1.5
     assert verdict(metric) == "at floor"
@@ -152,13 +146,6 @@ def test_one_event_has_figures_without_errors_and_none_is_an_error_of_the_caller
     assert "topology_auc" not in metrics
     with pytest.raises(ValueError, match="no event"):
         report(events_at([], [], []))
-
-
-def test_events_of_unknown_topology_count_among_all_only() -> None:
-    found = report(events_at([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [-1, -1, -1]))
-    assert found.sizes == {"events": 3, "tracks": 0, "cascades": 0}
-    assert not [name for name in found.metrics if name.startswith(("track", "cascade", "topology"))]
-    assert any("3 events are not known to be a track or a cascade" in note for note in found.notes)
 
 
 def test_predictions_without_direction_are_counted_and_spoil_no_other_number() -> None:
@@ -185,22 +172,54 @@ def test_a_model_that_says_one_direction_only_shows() -> None:
 def test_every_metric_that_is_defined_is_measured_and_baselines_lack_events_aloud() -> None:
     events = calibrated_events(500)
     events.baselines["line"][:100] = np.nan
-    found = report(replace(events, baselines=events.baselines | {"pandel": events.true_E3}))
+    energy_E, baselines = np.geomspace(1, 9e8, 500), events.baselines | {"pandel": events.true_E3}
+    found = report(replace(events, baselines=baselines, energy_gev_E=energy_E))
     assert set(found.metrics) == set(DEFINITIONS)
     assert found.metrics["line_angle_mean_deg"].value > found.metrics["angle_mean_deg"].value
     assert any("100 events have no direction from the method 'line'" in note for note in found.notes)
 
 
-def of(*kinds: int) -> np.ndarray:
-    return np.array(kinds, np.int8)
+def test_figures_of_energies_of_five_hand_made_events() -> None:
+    """Truth 10², 10², 10³, 10³ and unknown; predicted 0.1 above, 0.3 below, right, and not at all."""
+    lg_energy_E2 = np.array([[2.1, 0.1], [1.7, 0.1], [3.0, 0.5], [np.nan, np.nan], [3.0, 0.5]])
+    energy_gev_E = np.array([100.0, 100.0, 1000.0, 1000.0, 0.0])
+    events = replace(events_at([1.0] * 5, [9.0] * 5, [1, 1, 0, 0, 1]), lg_energy_E2=lg_energy_E2)
+    measured = report(replace(events, energy_gev_E=energy_gev_E), bootstraps=5)
+    found = {name: metric.value for name, metric in measured.metrics.items() if "energy" in name}
+    expected = {
+        "lg_energy_bias": -0.2 / 3,
+        "lg_energy_rms": math.sqrt(0.1 / 3),
+        "lg_energy_68": (0.068 - (-0.3 + 0.32 * 0.3)) / 2,
+        "lg_energy_pull_mean": -2 / 3,
+        "lg_energy_pull_std": math.sqrt(10 / 3 - 4 / 9),
+        "lg_energy_true_std": math.sqrt(2) / 3,
+        "track_lg_energy_bias": -0.1,
+        "track_lg_energy_pull_std": 2.0,
+        "cascade_lg_energy_rms": 0.0,
+        "decade_2_lg_energy_rms": math.sqrt(0.05),
+        "decade_3_lg_energy_bias": 0.0,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+    assert len(found) == 5 * 5 + 1, "all, tracks, cascades and two decades"
+    assert any("2 events have no predicted or no known energy" in note for note in measured.notes)
+    nothing = report(replace(events, lg_energy_E2=np.full((5, 2), np.nan)))
+    assert not [name for name in nothing.metrics if "energy" in name]
+    assert not [note for note in nothing.notes if "energy" in note]
+
+
+def test_the_error_of_energies_is_at_its_floor_if_it_is_right_and_off_if_it_is_not() -> None:
+    events = calibrated_events(5000)
+    too_sure = replace(events, lg_energy_E2=events.lg_energy_E2 * [1.0, 0.5])
+    right, wrong = (report(one, bootstraps=20).metrics["lg_energy_pull_std"] for one in (events, too_sure))
+    assert (verdict(right), verdict(wrong)) == ("at floor", "off")
+    assert wrong.value == pytest.approx(2, rel=0.05)
 
 
 def test_kappa_separates_tracks_from_cascades_as_counted_by_hand() -> None:
     # Pairs (track, cascade): 5 > 1, 5 > 3, 3 > 1, 3 = 3.
-    assert track_auc(np.array([5.0, 3.0, 1.0, 3.0, 99.0]), of(1, 1, 0, 0, -1)) == 3.5 / 4
-    for kinds in (of(1, 1), of(0, 0), of(-1, -1)):
+    assert track_auc(np.array([5.0, 3.0, 1.0, 3.0, 99.0]), np.array([1, 1, 0, 0, -1], np.int8)) == 3.5 / 4
+    for kinds in np.array([[1, 1], [0, 0], [-1, -1]], np.int8):
         assert np.isnan(track_auc(np.array([1.0, 2.0]), kinds))
         assert roc_curve(np.array([1.0, 2.0]), kinds) is None
-    curve = roc_curve(np.array([4.0, 2.0, 3.0, 1.0]), of(1, 1, 0, 0))
-    assert curve is not None
+    curve = roc_curve(np.array([4.0, 2.0, 3.0, 1.0]), np.array([1, 1, 0, 0], np.int8))
     np.testing.assert_allclose(curve, [[0.5, 0.5, 1, 1], [0, 0.5, 0.5, 1]])

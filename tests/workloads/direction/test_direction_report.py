@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 from direction_files import direction_arrays, event_rows, write_direction_file
 from matplotlib.figure import Figure
@@ -20,8 +19,7 @@ from matplotlib.text import Text
 from common.errors import BadInputError
 from icestream import verbs
 from icestream.verbs import FrontDoor
-from tests.workloads.direction.fake_predictor import TruthTeller, calibrated_events, rotated, run_of, write_checkpoint
-from workloads.base.context import StepContext
+from tests.workloads.direction.fake_predictor import NearTruth, calibrated_events, run_of, task_of, write_checkpoint
 from workloads.base.report import evaluation as drawing
 from workloads.base.report.page import Outcome
 from workloads.direction import evaluation as module
@@ -37,9 +35,9 @@ from workloads.direction.evaluation import (
     only,
     predicted_events,
 )
-from workloads.direction.geometry import GEOMETRY_FILE, icecube_geometry, write_geometry
-from workloads.direction.models.config import CONFIGS
-from workloads.direction.models.task import DirectionTask
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
+from workloads.direction.models.network import Detector
+from workloads.direction.prediction import Predicted
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -53,38 +51,24 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
         monkeypatch.setattr(module, "pictures", lambda predicted, seed: [])
 
 
-class NearTruth(TruthTeller):
-    """Predictor that errs by about a degree."""
-
-    def predict(self, microbatch: Any) -> torch.Tensor:
-        true_E3 = microbatch.event_columns["source_direction"].double().numpy()
-        random = np.random.default_rng(len(true_E3))
-        angle_E = np.radians(random.rayleigh(1.0, len(true_E3)))
-        return torch.from_numpy(rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1)))
-
-
 TRACK_FIT = slice(CLASSICAL_FITS.index("track_x"), CLASSICAL_FITS.index("track_x") + 3)
 
 
-def fits_of(number: int) -> np.ndarray:
-    """Classical fits with directions anywhere, and no direction of a track in the first ten events."""
-    fits_EF = np.random.default_rng(3).normal(size=(number, len(CLASSICAL_FITS)))
-    fits_EF[:10, TRACK_FIT] = 0
-    return fits_EF
-
-
 def written(folder: Path, counts: list[int] = COUNTS, row_group_rows: int = 1000, **columns: Any) -> Path:
-    """A file of events with classical fits, since to compute them takes seconds."""
-    rows = event_rows(counts, classical_fits=fits_of(len(counts)), **columns)
+    """A file of events with fits anywhere, since to compute them takes seconds; without a track in the first ten."""
+    fits_EF = np.random.default_rng(3).normal(size=(len(counts), len(CLASSICAL_FITS)))
+    fits_EF[:10, TRACK_FIT] = 0
+    rows = event_rows(counts, classical_fits=fits_EF, **columns)
     return write_direction_file(folder / "a.parquet", rows, row_group_rows=row_group_rows)
 
 
-def evaluated(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Outcome, Path]:
+def evaluated(tmp_path: Path, *inputs: Path, energy: bool = False, **options: Any) -> tuple[Outcome, Path]:
     run = run_of(tmp_path / "run" / "checkpoints" / "best.pt")
     wanted = DirectionOptions(
         checkpoint=tmp_path / "run", inputs=tuple(map(str, inputs)), bootstraps=3, device="cpu", **options
     )
-    return replace(EVALUATION, load=lambda place, device: NearTruth(run)).run(FrontDoor(), wanted, lambda text: None)
+    of_model = replace(EVALUATION, load=lambda place, device: NearTruth(run, has_energy=energy))
+    return of_model.run(FrontDoor(), wanted, lambda text: None)
 
 
 @pytest.mark.slow
@@ -106,6 +90,17 @@ def test_a_report_has_its_numbers_pictures_and_provenance(tmp_path: Path) -> Non
     text = (folder / "report.html").read_text()
     assert all(f"<code>{name}</code>" in text for name in report["metrics"])
     assert outcome.missed == {}
+
+
+def test_energies_are_compared_if_the_model_predicts_and_the_files_know_them(tmp_path: Path) -> None:
+    energies = {True: 10 ** np.random.default_rng(1).normal(3.2, 0.5, len(COUNTS)), False: np.zeros(len(COUNTS))}
+    for predicted, known in ((True, True), (True, False), (False, True)):
+        path = written(tmp_path, true_energy=energies[known])
+        metrics = evaluated(tmp_path, path, energy=predicted)[0].report.metrics
+        assert bool([name for name in metrics if "energy" in name]) == (predicted and known)
+        if predicted and known:
+            assert metrics["lg_energy_bias"].value == pytest.approx(-0.2, abs=0.1)
+            assert metrics["lg_energy_pull_std"].value == pytest.approx(1, abs=0.15)
 
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
@@ -173,8 +168,7 @@ def test_missed_thresholds_are_printed_and_exit_with_code_3(monkeypatch: pytest.
 def test_a_model_of_another_kind_is_evaluated_beside_on_the_same_events(tmp_path: Path) -> None:
     write_geometry(tmp_path / GEOMETRY_FILE, icecube_geometry())
     for model in ("flat", "transformer"):
-        settings = CONFIGS[model](geometry=str(tmp_path / GEOMETRY_FILE))
-        write_checkpoint(tmp_path / f"{model}.pt", DirectionTask(model, settings, StepContext(torch.device("cpu"), 1)))
+        write_checkpoint(tmp_path / f"{model}.pt", task_of(tmp_path, model=model))
     flat, other, path = tmp_path / "flat.pt", tmp_path / "transformer.pt", written(tmp_path, COUNTS[:120])
     alone = verbs.evaluate(other, path, bootstraps=3, device="cpu")
     both = verbs.evaluate(flat, path, bootstraps=3, device="cpu", beside=other, output=tmp_path)
@@ -199,10 +193,12 @@ def test_both_models_are_in_every_picture(monkeypatch: pytest.MonkeyPatch) -> No
     second = replace(first, direction_E3=first.direction_E3[::-1].copy(), kappa_E=first.kappa_E / 2)
     second.direction_E3[:5] = np.nan
     drawn = plots.pictures({"a": first, "b": second}, seed=0)
-    assert len({one.name for one in drawn}) == len(drawn) == len(figures) == 9
+    assert len({one.name for one in drawn}) == len(drawn) == len(figures) == 11
     for one, figure in zip(drawn, figures, strict=True):
         words = {text.get_text().partition(",")[0].partition(":")[0] for text in figure.findobj(Text)}
         assert {"a", "b"} <= words, one.name
+    unknown = replace(second, lg_energy_E2=np.full((400, 2), np.nan))
+    assert [len(plots.pictures(of, seed=0)) for of in ({"a": first, "b": unknown}, {"b": unknown})] == [11, 9]
 
 
 def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +208,7 @@ def test_what_can_not_be_compared_is_refused(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
         evaluated(tmp_path, Path("x"), simulated=True)
     models = {name: NearTruth(run_of(tmp_path / name)) for name in "ab"}
-    models["b"].position_S3 = models["b"].position_S3[:60]
+    models["b"].detector = Detector(Geometry(icecube_geometry().position_S3[:60]))
     monkeypatch.setattr(module, "EVALUATION", replace(EVALUATION, load=lambda place, device: models[place.name]))
     answer = CliRunner().invoke(evaluate_command, ["a", "-i", "x", "--beside", "b"], obj=FrontDoor())
     assert re.match(r"--beside: .*b: its 60 sensors are not those of the 5160 of .*a, by number", str(answer.exception))
@@ -228,11 +224,12 @@ def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
 
 def test_fits_are_those_of_the_files_and_computed_where_they_lack(tmp_path: Path) -> None:
     arrays, geometry = direction_arrays(tmp_path, (25, 0, 30, 40)), icecube_geometry()
-    fresh = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines
+    predictions = [Predicted(np.ones((4, 3)), np.ones((4, 2)), 0)]
+    fresh = predicted_events(arrays, predictions, geometry)[0].baselines
     assert set(fresh) == {"line", "pandel"}
     np.testing.assert_allclose(np.linalg.norm(fresh["pandel"], axis=1), 1)
     arrays.event_columns["classical_fits"][2, TRACK_FIT] = (0, 0.6, -0.8)
-    mixed = predicted_events(arrays, [np.ones((4, 3))], geometry)[0].baselines["pandel"]
+    mixed = predicted_events(arrays, predictions, geometry)[0].baselines["pandel"]
     np.testing.assert_allclose(mixed[2], (0, 0.6, -0.8), rtol=1e-6)
     np.testing.assert_allclose(mixed[[0, 1, 3]], fresh["pandel"][[0, 1, 3]], atol=1e-3)
 

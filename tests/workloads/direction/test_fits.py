@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,89 +12,65 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F
+from direction_events import clean_event, segments_of
 from scipy import integrate, stats
 from torch import Tensor
 
 from common.errors import BadInputError
-from workloads.base.segments import Segments
-from workloads.direction import fits as classical
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.fits import (
-    FARTHEST,
-    MOST_PULSES,
-    NEAR_M,
-    NEAR_NS,
-    NOISE_SHARE,
-    NOISE_WINDOW_NS,
-    EventPulses,
     Move,
-    PaddedPulses,
     classical_fits,
-    convolved_density,
     fits_of,
     line_fits,
-    ln_density,
-    ln_density_table,
     maximise,
     moved_track,
     moved_vertex,
-    padded_batches,
     plain_lines,
-    reference_times,
     track_scores,
     track_state,
-    used_pulses,
     vertex_scores,
     vertex_state,
 )
-from workloads.direction.geometry import (
-    CONE_DELAY_NS_M,
-    LIGHT_SPEED_M_NS,
-    POINT_DELAY_NS_M,
-    SCATTERING_M,
-    SCATTERING_RATE_PER_NS,
-    hex_geometry,
+from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, WATER, Medium, hex_geometry
+from workloads.direction.light import (
+    FARTHEST,
+    MOST_PULSES,
+    NOISE_SHARE,
+    NOISE_WINDOW_NS,
+    EventPulses,
+    PaddedPulses,
+    convolved_density,
+    ln_density,
+    ln_density_table,
+    padded_batches,
+    reference_times,
+    used_pulses,
 )
 
-POSITION_S3 = hex_geometry().position_S3.astype(np.float64)
+GEOMETRY = hex_geometry()
+Vector = npt.NDArray[np.float64]
 
 
-def track_pulses(
-    travel_3: npt.NDArray[np.float64], point_3: npt.NDArray[np.float64], most: int = 60
-) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]:
-    """Sensors of the toy array nearest to a track, in order, and the times of its direct light."""
-    from_S3 = POSITION_S3 - point_3
-    along_S = from_S3 @ travel_3
-    rho_S = np.sqrt(np.maximum((from_S3**2).sum(1) - along_S**2, 0))
-    sensor = np.sort(np.argsort(rho_S)[:most])
-    time = along_S[sensor] / LIGHT_SPEED_M_NS + rho_S[sensor] * CONE_DELAY_NS_M
-    return sensor.astype(np.int16), time.astype(np.float32)
-
-
-def near_track(travel_3: Tensor, point_3: Tensor, num_pulses: int = 60) -> EventPulses:
+def near_track(travel: Vector, point: Vector, num_pulses: int = 60, medium: Medium = ICE) -> EventPulses:
     """Direct light at random places within 20 m of a track, 200 m before to 200 m behind a point, passed at 0."""
+    travel_3, point_3 = torch.tensor(travel).float(), torch.tensor(point).float()
     generator = torch.Generator().manual_seed(num_pulses)
     along_P1 = 400 * torch.rand(num_pulses, 1, generator=generator) - 200
     across_P3 = torch.linalg.cross(_directions(num_pulses, generator), travel_3.expand(num_pulses, 3))
     rho_P1 = 2 + 18 * torch.rand(num_pulses, 1, generator=generator)
     across_P3 = across_P3 / across_P3.norm(dim=1, keepdim=True) * rho_P1
-    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * CONE_DELAY_NS_M
-    return _one_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1))
+    time_P1 = along_P1 / LIGHT_SPEED_M_NS + rho_P1 * medium.cone_delay_ns_m
+    return clean_event(point_3 + along_P1 * travel_3 + across_P3, time_P1.squeeze(1), replace(GEOMETRY, medium=medium))
 
 
-def near_point(point_3: Tensor, num_pulses: int = 40) -> EventPulses:
+def near_point(point_3: Vector, num_pulses: int = 40, medium: Medium = ICE) -> EventPulses:
     """Direct light at random places within 25 m of a point source, emitted at 0."""
     generator = torch.Generator().manual_seed(num_pulses)
     distance_P1 = 5 + 20 * torch.rand(num_pulses, 1, generator=generator)
-    position_P3 = point_3 + distance_P1 * _directions(num_pulses, generator)
-    return _one_event(position_P3, distance_P1.squeeze(1) * POINT_DELAY_NS_M)
-
-
-def _one_event(position_P3: Tensor, time_P: Tensor) -> EventPulses:
-    segments = Segments.from_counts(torch.tensor([len(time_P)]), len(time_P))
-    return EventPulses(
-        position_P3, time_P, torch.ones_like(time_P), torch.ones_like(time_P, dtype=torch.bool), segments
-    )
+    position_P3 = torch.tensor(point_3).float() + distance_P1 * _directions(num_pulses, generator)
+    time_P = distance_P1.squeeze(1) * medium.point_delay_ns_m
+    return clean_event(position_P3, time_P, replace(GEOMETRY, medium=medium))
 
 
 def _directions(number: int, generator: torch.Generator) -> Tensor:
@@ -104,13 +81,14 @@ def random_pulses(counts: list[int], seed: int = 0, clean_share: float = 0.5) ->
     """Events of pulses anywhere in the array within 2 µs."""
     generator = torch.Generator().manual_seed(seed)
     total = sum(counts)
-    sensor_P = torch.randint(len(POSITION_S3), (total,), generator=generator)
+    sensor_P = torch.randint(len(GEOMETRY), (total,), generator=generator)
     return EventPulses(
-        torch.from_numpy(POSITION_S3).float()[sensor_P],
+        torch.from_numpy(GEOMETRY.position_S3)[sensor_P],
         2000 * torch.rand(total, generator=generator) - 1000,
         torch.rand(total, generator=generator) + 0.5,
         torch.rand(total, generator=generator) < clean_share,
-        Segments.from_counts(torch.tensor(counts), total),
+        segments_of(*counts),
+        GEOMETRY,
     )
 
 
@@ -136,15 +114,13 @@ def padded() -> PaddedPulses:
 
 
 def some_tracks(pulses: PaddedPulses) -> Tensor:
-    travel_B3 = F.normalize(
-        torch.tensor([[0.3, 0.2, 0.9], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0], [-0.5, 0.5, -0.1]]), dim=1
-    )
-    return track_state(travel_B3, torch.tensor([[20.0, -30.0, 50.0]]).repeat(4, 1), pulses)
+    travel_B3 = torch.tensor([[0.3, 0.2, 0.9], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0], [-0.5, 0.5, -0.1]])
+    return track_state(F.normalize(travel_B3, dim=1), torch.tensor([[20.0, -30.0, 50.0]]).repeat(4, 1), pulses)
 
 
 def check_scores(state: Tensor, scores: Scores, move: Move, pulses: PaddedPulses, parameters: int) -> None:
     """Compare the summed scores with differences of the ln likelihood, with a wide jitter: it is smooth."""
-    table = ln_density_table(60.0)
+    table = ln_density_table(60.0, ICE)
     found_BK = scores(state, pulses, table)[1].sum(2)
     for parameter in range(parameters):
         step_BK = torch.zeros(len(state), parameters)
@@ -162,7 +138,7 @@ def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
 
 def test_no_step_makes_a_likelihood_smaller() -> None:
     pulses = padded()
-    scores = partial(track_scores, pulses=pulses, table=ln_density_table(20.0))
+    scores = partial(track_scores, pulses=pulses, table=ln_density_table(20.0, ICE))
     state = some_tracks(pulses)
     before_B = scores(state)[0]
     after, value_B = maximise(state, scores, moved_track, steps=9)
@@ -172,8 +148,9 @@ def test_no_step_makes_a_likelihood_smaller() -> None:
 
 @pytest.mark.parametrize("shape", [0.3, 2.0, 12.0])
 @pytest.mark.parametrize("residual_ns", [-8.0, 0.0, 5.0, 47.0, 49.0, 400.0])
-def test_the_density_is_the_convolution_that_scipy_integrates(shape: float, residual_ns: float) -> None:
-    delay = stats.gamma(shape, scale=1 / SCATTERING_RATE_PER_NS)
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_density_is_the_convolution_that_scipy_integrates(medium: Medium, shape: float, residual_ns: float) -> None:
+    delay = stats.gamma(shape, scale=1 / medium.scattering_rate_per_ns)
     # With u = delay^shape the integrand has no pole.
     expected, _ = integrate.quad(
         lambda u: (
@@ -187,16 +164,17 @@ def test_the_density_is_the_convolution_that_scipy_integrates(shape: float, resi
         points=[max(residual_ns, 1e-3) ** shape],
         limit=400,
     )
-    found = convolved_density(shape, np.array([residual_ns]), 6.0)[0]
+    found = convolved_density(shape, np.array([residual_ns]), 6.0, medium)[0]
     assert found == pytest.approx(expected, rel=3e-3)
 
 
-def test_the_table_gives_the_density_with_noise_between_its_points() -> None:
-    distance = torch.tensor([2.0, 20.0, 77.0, 300.0])
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_table_gives_the_density_with_noise_between_its_points(medium: Medium) -> None:
+    distance = torch.tensor([2.0, 20.0, 77.0, 300.0]) * medium.scattering_m / 33.3
     residual = torch.tensor([-3.0, 2.5, 61.0, 350.0])
-    found = ln_density(ln_density_table(6.0), distance, residual)[0]
+    found = ln_density(ln_density_table(6.0, medium), distance, residual, medium)[0]
     density = [
-        convolved_density(d / SCATTERING_M, np.array([t]), 6.0)[0]
+        convolved_density(d / medium.scattering_m, np.array([t]), 6.0, medium)[0]
         for d, t in zip(distance.tolist(), residual.tolist(), strict=True)
     ]
     expected = np.log((1 - NOISE_SHARE) * np.array(density) + NOISE_SHARE / NOISE_WINDOW_NS)
@@ -205,7 +183,7 @@ def test_the_table_gives_the_density_with_noise_between_its_points() -> None:
 
 def test_far_from_the_light_only_noise_is_left() -> None:
     value, by_ln_distance, by_residual = ln_density(
-        ln_density_table(20.0), torch.tensor([1e-3, 1e6, 50.0]), torch.tensor([-1e7, -1e4, 1e7])
+        ln_density_table(20.0, ICE), torch.tensor([1e-3, 1e6, 50.0]), torch.tensor([-1e7, -1e4, 1e7]), ICE
     )
     assert value.tolist() == pytest.approx([math.log(NOISE_SHARE / NOISE_WINDOW_NS)] * 3, abs=1e-3)
     assert by_residual.abs().max() < 1e-6
@@ -221,8 +199,8 @@ def test_clean_pulses_and_auxiliary_ones_near_them_are_used() -> None:
         if not len(own):
             continue
         clean = own[pulses.clean_P[own]]
-        space = torch.cdist(pulses.position_P3[own], pulses.position_P3[clean]) / NEAR_M
-        time = (pulses.time_P[own, None] - pulses.time_P[clean]) / NEAR_NS
+        space = torch.cdist(pulses.position_P3[own], pulses.position_P3[clean]) / 150
+        time = (pulses.time_P[own, None] - pulses.time_P[clean]) / 1000
         distance = (space.square() + time.square()).sqrt().amin(1)
         expected += own[pulses.clean_P[own] | (distance < FARTHEST)].tolist()
     assert 0 < len(expected) < 125
@@ -244,46 +222,39 @@ def test_of_too_many_pulses_clean_ones_come_first() -> None:
         assert int(used.clean_P.sum()) == min(int(pulses.clean_P.sum()), MOST_PULSES)
 
 
-GEOMETRY = hex_geometry()
-Event = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
+def fits(*events: tuple[list[int], list[float]], auxiliary: bool = False) -> list[dict[str, float]]:
+    """Fits of events, each of sensors and times, by name."""
+    sensor_P = np.array([sensor for sensors, _ in events for sensor in sensors], np.int16)
+    time_P = np.array([time for _, times in events for time in times], np.float32)
+    offsets_E1 = np.cumsum([0, *(len(sensors) for sensors, _ in events)])
+    auxiliary_P = np.full(len(time_P), auxiliary)
+    return named(classical_fits(sensor_P, time_P, np.ones_like(time_P), auxiliary_P, offsets_E1, GEOMETRY))
 
 
-def fits(*events: Event, auxiliary: bool = False) -> list[dict[str, float]]:
-    """Fits of events of clean pulses, by name."""
-    found = classical_fits(*columns(*events, auxiliary=auxiliary), GEOMETRY)
-    return [dict(zip(CLASSICAL_FITS, row.tolist(), strict=True)) for row in found]
+def named(fits_EF: npt.NDArray[np.float32] | Tensor) -> list[dict[str, float]]:
+    return [dict(zip(CLASSICAL_FITS, row.tolist(), strict=True)) for row in fits_EF]
 
 
-def named(fits_E21: torch.Tensor) -> dict[str, float]:
-    """Fits of one event, by name."""
-    return dict(zip(CLASSICAL_FITS, fits_E21[0].tolist(), strict=True))
-
-
-def columns(*events: Event, auxiliary: bool = False) -> tuple[npt.NDArray[np.generic], ...]:
-    sensor_P, time_P = (np.concatenate(parts) for parts in zip(*events, strict=True))
-    offsets_E1 = np.cumsum([0, *(len(sensor) for sensor, _ in events)])
-    return sensor_P, time_P, np.ones_like(time_P), np.full(len(time_P), auxiliary), offsets_E1
-
-
-def vector(found: dict[str, float], name: str, unit: str = "") -> npt.NDArray[np.float64]:
+def vector(found: dict[str, float], name: str, unit: str = "") -> Vector:
     return np.array([found[f"{name}_{axis}{unit}"] for axis in "xyz"])
 
 
-def angle_deg(a_3: npt.NDArray[np.float64], b_3: npt.NDArray[np.float64]) -> float:
+def angle_deg(a_3: Vector, b_3: Vector) -> float:
     return float(np.degrees(2 * np.arctan2(np.linalg.norm(a_3 - b_3), np.linalg.norm(a_3 + b_3))))
 
 
-def true_tracks() -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+def true_tracks() -> list[tuple[Vector, Vector]]:
+    """Direction of travel and a point of each."""
     rng = np.random.default_rng(3)
-    travel = rng.normal(size=(6, 3))
-    return list(
-        zip(travel / np.linalg.norm(travel, axis=1, keepdims=True), rng.uniform(-150, 150, (6, 3)), strict=True)
-    )
+    travel = [vector / np.linalg.norm(vector) for vector in rng.normal(size=(6, 3))]
+    return list(zip(travel, rng.uniform(-150, 150, (6, 3)), strict=True))
 
 
-def test_tracks_are_recovered_from_their_direct_light() -> None:
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_tracks_are_recovered_from_their_direct_light_and_are_likelier_than_point_sources(medium: Medium) -> None:
     for travel_3, point_3 in true_tracks():
-        found = named(fits_of(near_track(torch.tensor(travel_3).float(), torch.tensor(point_3).float())))
+        (found,) = named(fits_of(near_track(travel_3, point_3, medium=medium)))
+        assert found["track_ln_l"] > found["vertex_ln_l"] + 0.5
         assert angle_deg(vector(found, "track"), -travel_3) < 0.4
         # The fitted point lies on the true track, at the time when the particle was there.
         apart_3 = vector(found, "track_at", "_m") - point_3
@@ -292,34 +263,27 @@ def test_tracks_are_recovered_from_their_direct_light() -> None:
         assert found["track_ns"] == pytest.approx(along_m / LIGHT_SPEED_M_NS, abs=6)
 
 
-def test_point_sources_are_recovered_from_their_direct_light() -> None:
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_point_sources_are_recovered_from_their_direct_light_and_are_likelier_than_tracks(medium: Medium) -> None:
     for truth_3 in np.random.default_rng(4).uniform(-300, 300, (6, 3)):
-        found = named(fits_of(near_point(torch.tensor(truth_3).float())))
+        (found,) = named(fits_of(near_point(truth_3, medium=medium)))
+        assert found["vertex_ln_l"] > found["track_ln_l"] + 0.2
         assert np.linalg.norm(vector(found, "vertex", "_m") - truth_3) < 1.5
         assert found["vertex_ns"] == pytest.approx(0, abs=6)
 
 
-def test_tracks_and_point_sources_are_told_apart_by_their_likelihoods() -> None:
-    travel_3, point_3 = (torch.tensor(vector).float() for vector in true_tracks()[0])
-    track, point = named(fits_of(near_track(travel_3, point_3))), named(fits_of(near_point(point_3)))
-    assert track["track_ln_l"] > track["vertex_ln_l"] + 0.5
-    assert point["vertex_ln_l"] > point["track_ln_l"] + 0.2
-
-
 def test_the_line_points_to_the_source_along_the_track() -> None:
     travel_3, point_3 = true_tracks()[1]
-    event = track_pulses(travel_3, point_3)
-    (found,) = fits(event)
+    pulses = near_track(travel_3, point_3)
+    (found,) = named(fits_of(pulses))
     assert angle_deg(vector(found, "line"), -travel_3) < 12
     assert 0.1 < found["line_speed_m_ns"] < 0.5
-    assert angle_deg(classical_fits(*columns(event), GEOMETRY, plain_lines)[0], -travel_3) < 15
+    assert angle_deg(plain_lines(pulses)[0].numpy(), -travel_3) < 15
 
 
 def test_events_that_tell_little_have_finite_fits() -> None:
-    nothing = (np.zeros(0, np.int16), np.zeros(0, np.float32))
-    one = (np.array([7], np.int16), np.array([1e4], np.float32))
-    one_sensor = (np.full(9, 7, np.int16), np.linspace(0, 900, 9, dtype=np.float32))
-    one_time = (np.arange(9, dtype=np.int16), np.full(9, 5e3, np.float32))
+    nothing, one = ([], []), ([7], [1e4])
+    one_sensor, one_time = ([7] * 9, np.linspace(0, 900, 9).tolist()), (list(range(9)), [5e3] * 9)
     for auxiliary in (False, True):
         found = fits(nothing, one, one_sensor, one_time, nothing, auxiliary=auxiliary)
         for values in found:
@@ -333,34 +297,25 @@ def test_an_extreme_event_is_fitted() -> None:
 
 
 def test_the_order_of_the_pulses_of_an_event_does_not_matter() -> None:
-    sensor, time = track_pulses(*true_tracks()[2])
-    order = np.random.default_rng(0).permutation(len(time))
-    found, permuted = fits((sensor, time), (sensor[order], time[order]))
-    assert np.allclose(list(found.values()), list(permuted.values()), rtol=1e-2, atol=0.1)
-    assert angle_deg(vector(found, "track"), vector(permuted, "track")) < 0.05
-
-
-def test_the_fits_of_an_event_do_not_depend_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [track_pulses(*truth, most=10 + 6 * n) for n, truth in enumerate(true_tracks()[:3])]
-    together = classical_fits(*columns(*events), GEOMETRY)
-    alone = np.concatenate([classical_fits(*columns(event), GEOMETRY) for event in events])
-    monkeypatch.setattr(classical, "_CHUNK_PULSES", 30)
-    in_chunks = classical_fits(*columns(*events), GEOMETRY)
-    for found in (alone, in_chunks):
-        assert np.allclose(found, together, rtol=1e-3, atol=0.05)
+    pulses = near_track(*true_tracks()[2])
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+    permuted = clean_event(pulses.position_P3[order], pulses.time_P[order], GEOMETRY)
+    (found,), (other,) = (named(fits_of(of)) for of in (pulses, permuted))
+    assert list(other.values()) == pytest.approx(list(found.values()), rel=1e-2, abs=0.1)
+    assert angle_deg(vector(found, "track"), vector(other, "track")) < 0.05
 
 
 @pytest.mark.parametrize("sensor", [-1, len(GEOMETRY)])
 def test_a_sensor_that_the_geometry_lacks_is_named(sensor: int) -> None:
     with pytest.raises(BadInputError, match=f"sensor {sensor}, but the geometry has the sensors 0 to 5459"):
-        fits((np.array([3, sensor, 4], np.int16), np.zeros(3, np.float32)))
+        fits(([3, sensor, 4], [0.0] * 3))
 
 
 def test_pulses_on_a_line_give_the_line() -> None:
     time_P = torch.tensor([-300.0, 0.0, 150.0, 150.0, 600.0])
     travel_3 = torch.tensor([0.6, 0.0, -0.8])
     position_P3 = torch.tensor([10.0, 20.0, 30.0]) + 0.25 * time_P.unsqueeze(1) * travel_3
-    lines = line_fits(position_P3, time_P, Segments.from_counts(torch.tensor([5]), 5))
+    lines = line_fits(position_P3, time_P, segments_of(5), ICE)
     assert torch.allclose(lines.travel_E3[0], travel_3, atol=1e-5)
     assert torch.allclose(lines.speed_E, torch.tensor([0.25]), atol=1e-5)
     assert torch.allclose(lines.point_E3[0], torch.tensor([10.0, 20.0, 30.0]) + 30 * travel_3, atol=1e-3)
@@ -371,8 +326,8 @@ def test_the_plain_fit_is_the_least_squares_line() -> None:
     rng = np.random.default_rng(0)
     time_P, position_P3 = rng.normal(0, 300, 40), rng.normal(0, 100, (40, 3))
     slope_3 = np.polyfit(time_P, position_P3, 1)[0]
-    segments = Segments.from_counts(torch.tensor([40]), 40)
-    lines = line_fits(torch.from_numpy(position_P3).float(), torch.from_numpy(time_P).float(), segments, reweightings=0)
+    position, time = torch.from_numpy(position_P3).float(), torch.from_numpy(time_P).float()
+    lines = line_fits(position, time, segments_of(40), ICE, reweightings=0)
     assert np.allclose(lines.travel_E3[0].numpy() * lines.speed_E.item(), slope_3, rtol=1e-4)
 
 
@@ -380,7 +335,7 @@ def test_weights_make_the_line_robust_against_a_pulse_far_away() -> None:
     time_P = torch.linspace(-500, 500, 21)
     position_P3 = 0.3 * time_P.unsqueeze(1) * torch.tensor([1.0, 0.0, 0.0])
     position_P3[20] = torch.tensor([150.0, 900.0, 0.0])
-    segments = Segments.from_counts(torch.tensor([21]), 21)
-    plain, robust = (line_fits(position_P3, time_P, segments, reweightings=n).travel_E3[0, 0] for n in (0, 2))
+    segments = segments_of(21)
+    plain, robust = (line_fits(position_P3, time_P, segments, ICE, reweightings=n).travel_E3[0, 0] for n in (0, 2))
     assert torch.rad2deg(torch.acos(plain)) > 20
     assert torch.rad2deg(torch.acos(robust)) < 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import sqlite3
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from click.testing import CliRunner
+from direction_files import read_arrays
 from neutrino_files import (
     Neutrino,
     assert_imported,
@@ -30,11 +35,17 @@ from neutrino_files import (
 )
 
 from common.errors import BadInputError
+from icestream.verbs import FrontDoor
+from tests.workloads.direction.fake_predictor import task_of, write_checkpoint
+from workloads.base.batch import Batch
 from workloads.direction import importers
 from workloads.direction.columns import CASCADE, TRACK, UNKNOWN
+from workloads.direction.commands import evaluate, predict
 from workloads.direction.foreign_events import topology
-from workloads.direction.geometry import GEOMETRY_FILE, read_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, WATER, read_geometry, write_geometry
 from workloads.direction.grouping import unit_vectors
+from workloads.direction.prediction import microbatch_of
+from workloads.direction.seeds import run_seeds
 
 
 def test_sensors_are_those_of_all_files_if_there_is_no_table_of_them(tmp_path: Path) -> None:
@@ -76,14 +87,13 @@ def test_events_without_pulses_are_left_out_and_energies_that_are_not_known_are_
 
 
 def test_nested_events_without_ids_get_the_same_ones_at_every_import(tmp_path: Path) -> None:
-    ids = {}
-    for name in ("a", "b"):
-        path = write_nested(tmp_path / f"{name}.parquet", neutrinos([3, 2, 4]))
-        for out in ("one", "two"):
-            import_with(path, tmp_path / out / name)
-            ids[out, name] = [row["event_id"] for row in events_in(tmp_path / out / name / f"{name}.parquet")]
-    assert [ids["one", name] for name in "ab"] == [ids["two", name] for name in "ab"]
-    assert len({*ids["one", "a"], *ids["one", "b"]}) == 6
+    ids = []
+    for out in ("one", "two"):
+        for name in ("a", "b"):
+            import_with(write_nested(tmp_path / f"{name}.parquet", neutrinos([3, 2, 4])), tmp_path / out / name)
+            ids += [row["event_id"] for row in events_in(tmp_path / out / name / f"{name}.parquet")]
+    assert ids[:6] == ids[6:]
+    assert len(set(ids)) == 6
 
 
 def test_the_kind_of_an_event_follows_from_particle_and_interaction() -> None:
@@ -166,6 +176,45 @@ def test_the_angles_of_newer_prometheus_are_those_of_travel_and_are_turned(tmp_p
     truth = [row["mc_truth"] for row in rows if row["photons"]["t"]]
     vertex_E3 = np.array([[event[f"initial_state_{axis}"] for axis in "xyz"] for event in truth])
     assert offsets_of_light(tmp_path / "22980001_photons.parquet", vertex_E3).mean() < -0.4
+
+
+EXAMPLES = [["prometheus-events.db"], ["22980001_photons.parquet", "../geometries/flower_l.parquet"]]
+"""Files in SAMPLE, the second with the table of all its sensors."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", EXAMPLES, ids=["sqlite", "nested"])
+def test_graphnets_own_events_go_all_the_way_from_their_files_to_the_page_of_an_evaluation(
+    tmp_path: Path, names: Sequence[str]
+) -> None:
+    """Both are of water, which their files don't tell: the column is added to the table of sensors."""
+    with suppress(KeyError):
+        pa.unregister_extension_type("awkward")
+    import_with(*(SAMPLE / name for name in names), tmp_path / "events")
+    imported = read_geometry(tmp_path / "events" / GEOMETRY_FILE)
+    write_geometry(tmp_path / "events" / GEOMETRY_FILE, replace(imported, medium=WATER))
+    files = sorted((tmp_path / "events").glob("*.parquet"))
+    run_seeds(files, tmp_path / "seeds", None, 1, force=False)
+    arrays = read_arrays(tmp_path / "seeds" / files[0].name)
+    task = task_of(tmp_path / "seeds", warmup_steps=0)
+    for _ in range(3):
+        assert task.step(Batch((microbatch_of(arrays, torch.device("cpu")),)))["skipped_updates"] == 0
+    checkpoint = str(write_checkpoint(tmp_path / "step-3.pt", task))
+
+    inputs = ["-i", str(tmp_path / "seeds")]
+    for verb, *options in ((predict, "-o", str(tmp_path / "out.csv")), (evaluate, "--bootstraps", "3")):
+        answer = CliRunner().invoke(verb, [checkpoint, *inputs, *options], obj=FrontDoor(), catch_exceptions=False)
+        assert answer.exit_code == 0, answer.output
+
+    num_events = len(arrays.offsets) - 1
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + num_events
+    (page,) = tmp_path.rglob("report.html")
+    report = json.loads(page.with_name("report.json").read_text())
+    assert report["events"] == num_events
+    assert 0 < report["metrics"]["angle_median_deg"]["value"] < 180
+    write_geometry(tmp_path / "seeds" / GEOMETRY_FILE, imported)
+    with pytest.raises(BadInputError, match="by number, place and medium: use events of its detector"):
+        CliRunner().invoke(predict, [checkpoint, *inputs, "-o", "x.csv"], obj=FrontDoor(), catch_exceptions=False)
 
 
 def nubench(folder: Path, train: Sequence[Neutrino], test: Sequence[Neutrino]) -> Path:

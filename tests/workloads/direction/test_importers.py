@@ -88,27 +88,12 @@ ERRORS: dict[str, tuple[str, str, Any, str]] = {
     "another batch": (META, "batch_id", [2, 2], "no event with batch_id 1; use the table that"),
     "not sorted": (META, "batch_id", [1, 2, 1], "train_meta.parquet, row 2: batch 1 again; sort the table by batch_id"),
     "no column": (META, "zenith", None, "train_meta.parquet: it has no column 'zenith', but batch_id, event_id"),
-    "no such sensor": (
-        BATCH,
-        "sensor_id",
-        [0, 1, 2, 3, 4, 50],
-        "row 5, event 7: its sensor is 50; expected 0 to 49",
-    ),
-    "no charge": (
-        BATCH,
-        "charge",
-        [1, 1, -0.5, 1, 1, 1],
-        "row 2, event 0: its charge is -0.5; expected a",
-    ),
+    "no such sensor": (BATCH, "sensor_id", [0, 1, 2, 3, 4, 50], "row 5, event 7: its sensor is 50; expected 0 to 49"),
+    "no charge": (BATCH, "charge", [1, 1, -0.5, 1, 1, 1], "row 2, event 0: its charge is -0.5; expected a"),
     "time beyond 2⁶²": (BATCH, "time", [1, 2, 3, 4, 2**62 + 2**60, 1], "row 4, event 7: its time is 576460752303423"),
     "a type": (BATCH, "auxiliary", ["0"] * 6, "column 'auxiliary' is of string; expected bool or numbers"),
     "null": (BATCH, "time", [1, 2, None, 4, 5, 6], "column 'time', row 2: the value is null, or of another type"),
-    "not together": (
-        PULSES,
-        "event_no",
-        [0, 7, 0, 7, 7, 7],
-        "row 2, event 0: it has pulses in other rows before",
-    ),
+    "not together": (PULSES, "event_no", [0, 7, 0, 7, 7, 7], "row 2, event 0: it has pulses in other rows before"),
     "an id beyond int64": (TRUTH, "event_no", np.array([0, 2**63], np.uint64), "9223372036854775808 is too large"),
     "an energy": (TRUTH, "energy", [5.0, 1e300], "event 7: its energy is 1e+300; expected at most"),
     "near a sensor": (PULSES, "dom_z", [-4.4e2] * 6, "row 0, event 0: no sensor is at ["),
@@ -190,7 +175,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         import_with(tmp_path / "train", tmp_path / "test", tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / GEOMETRY_FILE).write_text("sensor_id,x,y,z\n0,1,2,3\n")
-    with pytest.raises(BadInputError, match=f"out/{GEOMETRY_FILE}: it has other sensors than the files to import"):
+    with pytest.raises(BadInputError, match=f"out/{GEOMETRY_FILE}: it has other sensors, or another medium, than"):
         import_with(tmp_path, tmp_path / "out")
     batch.with_name("batch_01.parquet").symlink_to(batch)
     with pytest.raises(BadInputError, match="are both batch 1; give one of them"):

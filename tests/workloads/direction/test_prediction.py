@@ -7,24 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 from direction_files import direction_arrays, event_rows, write_direction_file
-from neutrino_files import neutrinos, write_kaggle
+from neutrino_files import import_with, neutrinos, write_kaggle
 
 from common.errors import BadInputError
-from icestream.cli import cli
 from icestream.verbs import FrontDoor
-from tests.workloads.direction.fake_predictor import TruthTeller, run_of
+from tests.workloads.direction.fake_predictor import TruthTeller, run_of, task_of
 from workloads.base.batch import Microbatch
-from workloads.base.context import StepContext
 from workloads.direction import prediction
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, read_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, icecube_geometry, write_geometry
 from workloads.direction.grouping import group_by_sensor
-from workloads.direction.models.config import SetsConfig
-from workloads.direction.models.task import DirectionTask, build_predictor
+from workloads.direction.models.task import build_predictor
 from workloads.direction.prediction import cut_to, run_predict
 
 CPU = torch.device("cpu")
@@ -77,6 +74,19 @@ def test_every_event_is_there_once_in_the_order_of_the_files_with_the_angles_of_
     assert (tmp_path / "out.parquet").read_bytes() == first
 
 
+def test_a_model_with_the_energy_adds_two_columns_to_parquet_and_none_to_a_submission(tmp_path: Path) -> None:
+    path = write_direction_file(tmp_path / "a.parquet", event_rows((4, 0, 6)))
+    teller = TruthTeller(run_of(tmp_path / "best.pt"), has_energy=True)
+    run(tmp_path, path, predictor=teller)
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.column_names == ["event_id", "azimuth", "zenith", "kappa", "lg_energy", "lg_energy_error"]
+    assert found["lg_energy"].to_pylist() == [3.0, None, 3.0]
+    assert found["lg_energy_error"].to_pylist() == [pytest.approx(0.5), None, pytest.approx(0.5)]
+    assert prediction.TrainedDirections(FrontDoor(), teller, CPU).predict([path]).equals(found)
+    run(tmp_path, path, out="submission.csv", predictor=teller)
+    assert (tmp_path / "submission.csv").read_text().startswith("event_id,azimuth,zenith\n0,")
+
+
 def test_a_run_of_another_workload_is_refused_as_one(tmp_path: Path) -> None:
     run_of_muons = replace(run_of(tmp_path / "best.pt"), workload="muons", model="wgan")
     with pytest.raises(BadInputError, match=r"best\.pt is a run of the workload muons: name one of the workload dir"):
@@ -89,12 +99,10 @@ def test_a_submission_is_what_kaggle_reads(tmp_path: Path) -> None:
     lines = (tmp_path / "submission.csv").read_bytes().split(b"\n")
     assert lines[0] == b"event_id,azimuth,zenith"
     assert lines[-1] == b""
-    assert len(lines) == 8 + 2
-    rows = [line.split(b",") for line in lines[1:-1]]
-    assert [int(row[0]) for row in rows] == [200, 201, 202, 203, 100, 101, 102, 103]
-    for place, name in ((1, "azimuth"), (2, "zenith")):
-        true = np.concatenate([pq.read_table(path)[name].to_numpy() for path in files])
-        np.testing.assert_allclose([float(row[place]) for row in rows], true, atol=1e-6)
+    true = pa.concat_tables([pq.read_table(path) for path in files]).select(["event_id", "azimuth", "zenith"])
+    assert [line.split(b",")[0] for line in lines[1:-1]] == [b"%d" % id for id in true["event_id"].to_pylist()]
+    rows = np.array([line.split(b",") for line in lines[1:-1]], float)
+    np.testing.assert_allclose(rows, np.stack(true.columns, 1), rtol=0, atol=1e-6)
 
 
 def test_memory_does_not_grow_with_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +162,10 @@ def test_events_of_another_detector_than_the_models_are_refused(tmp_path: Path) 
     files = two_files(tmp_path)
     write_geometry(tmp_path / "data" / GEOMETRY_FILE, icecube_geometry())
     run(tmp_path, *files)
-    write_geometry(tmp_path / "data" / GEOMETRY_FILE, Geometry(icecube_geometry().position_S3[::-1].copy()))
-    with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5160 sensors are not those of the 5160"):
-        run(tmp_path, *files, force=True)
+    for other in (Geometry(icecube_geometry().position_S3[::-1].copy()), replace(icecube_geometry(), medium=WATER)):
+        write_geometry(tmp_path / "data" / GEOMETRY_FILE, other)
+        with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5160 sensors are not those of the 5160"):
+            run(tmp_path, *files, force=True)
 
 
 @pytest.mark.parametrize(
@@ -200,12 +209,9 @@ def test_a_cut_event_keeps_its_clean_and_earliest_pulses_in_the_order_of_sensors
 
 def test_events_without_a_known_direction_are_predicted(tmp_path: Path) -> None:
     write_kaggle(tmp_path, {661: neutrinos([3, 5, 30])}, name="test", angles=False)
-    answer = CliRunner().invoke(cli, ["convert", str(tmp_path / "test"), str(tmp_path / "events")])
-    assert answer.exit_code == 0, answer.output
-    config = SetsConfig(geometry=str(tmp_path / "events" / GEOMETRY_FILE))
-    predictor = DirectionTask("sets", config, StepContext(torch.device("cpu"), seed=1)).predictor()
-    position_S3 = torch.from_numpy(read_geometry(tmp_path / "events" / GEOMETRY_FILE).position_S3)
-    trained = TruthTeller(run_of(tmp_path / "best.pt"), position_S3=position_S3)
+    import_with(tmp_path / "test", tmp_path / "events")
+    predictor = task_of(tmp_path / "events").predictor()
+    trained = TruthTeller(run_of(tmp_path / "best.pt"), detector=predictor.detector)
     trained.predict = predictor.predict  # type: ignore[method-assign]
     run(tmp_path, tmp_path / "events", out="submission.csv", predictor=trained)
     lines = (tmp_path / "submission.csv").read_text().splitlines()

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from direction_files import event_rows, write_direction_file
+from direction_files import event_rows, read_arrays, write_direction_file
 
 from common.errors import BadInputError
 from workloads.direction.commands import seeds
 from workloads.direction.fits import classical_fits
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, WATER, Geometry, hex_geometry, read_geometry, write_geometry
 
 COUNTS = (12, 0, 30, 0, 0)  # the second row group has no pulses
 
@@ -41,11 +41,16 @@ def run(*arguments: str | Path, processes: int = 1) -> Result:
     return CliRunner().invoke(seeds, [*map(str, arguments), "--processes", str(processes)])
 
 
+def done(*arguments: str | Path, processes: int = 1) -> str:
+    """Output of a command that ends well."""
+    result = run(*arguments, processes=processes)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
 def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = run(folder, "-o", out)
-    assert result.exit_code == 0, result.output
-    assert "10 events, 84 pulses in 2 files" in result.output
+    assert "10 events, 84 pulses in 2 files" in done(folder, "-o", out)
     assert np.array_equal(read_geometry(out / GEOMETRY_FILE).position_S3, hex_geometry().position_S3)
     for name in ("a.parquet", "b.parquet"):
         before, after = pq.ParquetFile(folder / name), pq.ParquetFile(out / name)
@@ -54,38 +59,30 @@ def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> 
         assert sizes == [[3, 2], [3, 2]]
         old, new = before.read(), after.read()
         assert new.drop_columns("classical_fits") == old.drop_columns("classical_fits")
-        pulses = old["pulses"].combine_chunks()
-        sensor, time, charge, auxiliary = (
-            pulses.flatten().field(field).to_numpy(zero_copy_only=False) for field in range(4)
-        )
-        offsets = pulses.offsets.to_numpy().astype(np.int64)
-        expected = classical_fits(sensor, time, charge, auxiliary, offsets, hex_geometry())
+        arrays = read_arrays(folder / name)
+        columns = (row for column in ("sensor", "pulses", "auxiliary") for row in arrays.particle_columns[column].T)
+        expected = classical_fits(*columns, arrays.offsets, hex_geometry())
         assert np.allclose(np.array(new["classical_fits"].to_pylist()), expected, rtol=1e-3, atol=0.05)
         assert expected.any(1).all()
 
 
 def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run(folder / "a.parquet", "-o", out).exit_code == 0
+    done(folder / "a.parquet", "-o", out)
     before = (out / "a.parquet").stat().st_mtime_ns
-    result = run(folder, "-o", out)
-    assert result.exit_code == 0
-    assert f"{out / 'a.parquet'} is there: skipped" in result.output
-    assert "5 events" in result.output
-    assert "1 were there" in result.output
+    output = done(folder, "-o", out)
+    for told in (f"{out / 'a.parquet'} is there: skipped", "5 events", "1 were there"):
+        assert told in output
     assert (out / "a.parquet").stat().st_mtime_ns == before
-    forced = run(folder, "-o", out, "--force")
-    assert "10 events" in forced.output
+    assert "10 events" in done(folder, "-o", out, "--force")
     assert (out / "a.parquet").stat().st_mtime_ns > before
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_several_processes_write_the_same_files_as_one(folder: Path, tmp_path: Path) -> None:
-    assert run(folder, "-o", tmp_path / "one").exit_code == 0
-    result = run(folder, "-o", tmp_path / "two", processes=2)
-    assert result.exit_code == 0, result.output
-    assert "in 2 processes" in result.output
+    done(folder, "-o", tmp_path / "one")
+    assert "in 2 processes" in done(folder, "-o", tmp_path / "two", processes=2)
     for name in ("a.parquet", "b.parquet"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -105,7 +102,7 @@ def test_a_folder_without_a_table_of_sensors_needs_one_by_name(folder: Path, tmp
     (folder / GEOMETRY_FILE).rename(tmp_path / "sensors.csv")
     assert "no sensor_geometry.csv (positions of the sensors) in" in refused(folder, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert run(folder, "-o", tmp_path / "out", "--geometry", tmp_path / "sensors.csv").exit_code == 0
+    done(folder, "-o", tmp_path / "out", "--geometry", tmp_path / "sensors.csv")
 
 
 def test_files_of_two_detectors_or_of_the_same_name_are_not_done_at_once(folder: Path, tmp_path: Path) -> None:
@@ -114,28 +111,32 @@ def test_files_of_two_detectors_or_of_the_same_name_are_not_done_at_once(folder:
     write_events(other / "a.parquet")
     write_geometry(other / GEOMETRY_FILE, hex_geometry())
     assert "would both become" in refused(folder, other, "-o", tmp_path / "out")
-    write_geometry(other / GEOMETRY_FILE, Geometry(hex_geometry().position_S3 + 1))
-    assert "differ: do the files of one detector at a time" in refused(folder, other, "-o", tmp_path / "out")
+    for geometry in (Geometry(hex_geometry().position_S3 + 1), Geometry(hex_geometry().position_S3, WATER)):
+        write_geometry(other / GEOMETRY_FILE, geometry)
+        assert "differ: do the files of one detector at a time" in refused(folder, other, "-o", tmp_path / "out")
 
 
 def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run(folder / "a.parquet", "-o", out).exit_code == 0
+    done(folder / "a.parquet", "-o", out)
     write_events(folder / "a.parquet", seed=7)
     assert "exists, and was not made from" in refused(folder / "a.parquet", "-o", out)
-    assert run(folder / "a.parquet", "-o", out, "--force").exit_code == 0
+    done(folder / "a.parquet", "-o", out, "--force")
     assert pq.read_table(out / "a.parquet")["event_id"][0].as_py() == 700
-    again = run(out / "a.parquet", "-o", tmp_path / "again")  # what is noted in the input is not what the output is of
-    assert again.exit_code == 0
-    assert "1 were there" in run(out / "a.parquet", "-o", tmp_path / "again").output
+    write_geometry(tmp_path / "water.csv", Geometry(hex_geometry().position_S3, WATER))
+    assert "or another medium" in refused(folder / "a.parquet", "-o", out, "--geometry", tmp_path / "water.csv")
+    (out / GEOMETRY_FILE).unlink()
+    assert "exists, and was not made" in refused(folder / "a.parquet", "-o", out, "--geometry", tmp_path / "water.csv")
+    (out / GEOMETRY_FILE).write_bytes((folder / GEOMETRY_FILE).read_bytes())
+    done(out / "a.parquet", "-o", tmp_path / "again")  # what is noted in the input is not what the output is of
+    assert "1 were there" in done(out / "a.parquet", "-o", tmp_path / "again")
 
 
 def test_an_output_folder_inside_the_input_is_no_input(folder: Path) -> None:
-    assert run(folder, "-o", folder / "out").exit_code == 0
-    again = run(folder, "-o", folder / "out")
-    assert again.exit_code == 0, again.output
-    assert "0 events" in again.output
-    assert "2 were there" in again.output
+    done(folder, "-o", folder / "out")
+    again = done(folder, "-o", folder / "out")
+    assert "0 events" in again
+    assert "2 were there" in again
 
 
 def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Path) -> None:
@@ -155,5 +156,5 @@ def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Pat
 
 def test_an_input_without_files_is_named(tmp_path: Path) -> None:
     assert "no such file, or no data file in it" in refused(tmp_path / "none", "-o", tmp_path / "out")
-    message = refused("pelican://osg/a.parquet", "-o", tmp_path / "out")
-    assert "pelican://osg/a.parquet: not a local file" in message
+    remote = "pelican://osg/a.parquet"
+    assert f"{remote}: not a local file" in refused(remote, "-o", tmp_path / "out")

@@ -7,6 +7,7 @@ from common.errors import BadInputError
 from workloads.direction import geometry
 from workloads.direction.geometry import (
     GEOMETRY_FILE,
+    MEDIA,
     Geometry,
     hex_geometry,
     icecube_geometry,
@@ -42,12 +43,13 @@ def test_the_sensors_of_icecube_are_those_of_the_contests_table() -> None:
     assert np.median(spacing_m[78:], axis=1)[:, 2].min() > -7.1
 
 
-def test_a_written_table_is_read_back_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("medium", "columns"), [("ice", "x,y,z"), ("water", "x,y,z,medium")])
+def test_a_written_table_is_read_back_bit_for_bit(tmp_path: Path, medium: str, columns: str) -> None:
     rng = np.random.default_rng(0)
-    written = Geometry(rng.normal(0, 300, (50, 3)).astype(np.float32))
+    written = Geometry(rng.normal(0, 300, (50, 3)).astype(np.float32), MEDIA[medium])
     write_geometry(tmp_path / GEOMETRY_FILE, written)
-    assert (tmp_path / GEOMETRY_FILE).read_text().startswith("sensor_id,x,y,z\n0,")
-    assert np.array_equal(read_geometry(tmp_path / GEOMETRY_FILE).position_S3, written.position_S3)
+    assert (tmp_path / GEOMETRY_FILE).read_text().startswith(f"sensor_id,{columns}\n0,")
+    assert read_geometry(tmp_path / GEOMETRY_FILE).is_like(written)
 
 
 def test_rows_may_come_in_any_order_with_any_line_ends(tmp_path: Path) -> None:
@@ -66,6 +68,8 @@ def test_rows_may_come_in_any_order_with_any_line_ends(tmp_path: Path) -> None:
         ("sensor_id,x,y,z\n0,1,2,nan\n", "sensor 0 is at .* expected metres"),
         ("sensor_id,x,y,z\n0,1,2,3\n0,1,2,3\n", "2 sensors, whose ids are not 0 to 1, each once"),
         ("sensor_id,x,y,z\n-1,1,2,3\n", "1 sensors, whose ids are not 0 to 0, each once"),
+        ("sensor_id,x,y,z,medium\n0,1,2,3,air\n", "its medium is 'air'; expected the same in each row, ice or water"),
+        ("sensor_id,x,y,z,medium\n0,1,2,3,ice\n1,1,2,9,water\n", "its medium is 'ice, water'; expected the same"),
         (b"sensor_id,x,y,z\n\xff\xfe\n", "can't be read"),
     ],
 )

@@ -30,22 +30,8 @@ from common.text import without_secrets
 from workloads.base.checkpoint import TrainedRun, versions
 from workloads.base.device import device_named, torch_threads
 from workloads.base.interface import FileEvents, FileSettings, Front
+from workloads.base.report import page
 from workloads.base.report.metric import Definition, missed, read_thresholds
-from workloads.base.report.page import (
-    Beside,
-    EvaluationOptions,
-    EvaluationReport,
-    MetricReport,
-    Outcome,
-    Picture,
-    ReportWords,
-    default_output,
-    names,
-    page,
-    store,
-    tell,
-    typed_options,
-)
 
 # Okabe and Ito's colours: distinguishable with any kind of colour vision, and in grey by their line styles.
 BLACK = "#000000"
@@ -88,7 +74,7 @@ class Gallery(Generic[Shown]):
 
         return add
 
-    def draw(self, shown: Shown) -> list[Picture]:
+    def draw(self, shown: Shown) -> list[page.Picture]:
         """Draw all pictures, with progress."""
         pictures = []
         with rc_context(STYLE), SlowProgress("drawing: plots", len(self._drawings)) as progress:
@@ -96,7 +82,7 @@ class Gallery(Generic[Shown]):
                 if (figure := draw(shown)) is not None:
                     png = io.BytesIO()
                     FigureCanvasAgg(figure).print_png(png)
-                    pictures.append(Picture(name, title, caption, png.getvalue()))
+                    pictures.append(page.Picture(name, title, caption, png.getvalue()))
                 progress.advance(1)
         return pictures
 
@@ -158,7 +144,7 @@ class _Trained(Protocol):
     def run(self) -> TrainedRun: ...
 
 
-Options = TypeVar("Options", bound=EvaluationOptions)
+Options = TypeVar("Options", bound=page.EvaluationOptions)
 Model = TypeVar("Model", bound=_Trained)
 
 
@@ -177,9 +163,9 @@ class Origin:
 class Measured:
     """Results of a workload on its models."""
 
-    reports: Sequence[MetricReport]
+    reports: Sequence[page.MetricReport]
     """Of each model, in their order."""
-    pictures: Sequence[Picture]
+    pictures: Sequence[page.Picture]
     origin: Origin
     about: Mapping[str, Any]
     """Options of the workload's own, for the provenance."""
@@ -190,14 +176,14 @@ class Evaluation(Generic[Options, Model]):
     """The part of an evaluation that is a workload's own."""
 
     options: type[Options]
-    words: ReportWords
+    words: page.ReportWords
     definitions: Mapping[str, Definition]
     load: Callable[[Path, torch.device], Model]
     """Loads the model of a checkpoint or run directory."""
     measure: Callable[[Front, Options, Sequence[Model], Say], Measured]
     """Compares the model that is evaluated, and the one beside it if there is one, with the truth."""
 
-    def run(self, front: Front, wanted: Options, say: Say) -> tuple[Outcome, Path]:
+    def run(self, front: Front, wanted: Options, say: Say) -> tuple[page.Outcome, Path]:
         """Return the outcome, and the folder of its files, which exists if ``wanted.write``.
 
         Raises BadInputError for errors that the user can correct, all of them before anything slow where possible.
@@ -206,7 +192,7 @@ class Evaluation(Generic[Options, Model]):
         with torch_threads(wanted.threads):
             models = self._models(wanted)
             run = models[0].run
-            folder = wanted.output or default_output(run.path)
+            folder = wanted.output or page.default_output(run.path)
             if wanted.write:
                 require_place(folder, "name another one with -o")
             for model in models:
@@ -216,7 +202,7 @@ class Evaluation(Generic[Options, Model]):
         notes = [*measured.origin.notes, *report.notes]
         for other in others:
             notes += [f"{run_names(models)[1]}: {note}" for note in other.notes if note not in notes]
-        outcome = Outcome(
+        outcome = page.Outcome(
             report=replace(report, notes=tuple(notes)),
             pictures=measured.pictures,
             provenance=provenance(
@@ -230,10 +216,10 @@ class Evaluation(Generic[Options, Model]):
             ),
             missed=missed(thresholds, report.metrics),
             warnings=measured.origin.warnings,
-            beside=Beside(provenance(models[1].run), others[0].metrics) if others else None,
+            beside=page.Beside(provenance(models[1].run), others[0].metrics) if others else None,
         )
         if wanted.write:
-            store(folder, outcome, page(outcome, self.words))
+            page.store(folder, outcome, page.page(outcome, self.words))
         return outcome, folder
 
     def _models(self, wanted: Options) -> list[Model]:
@@ -250,15 +236,15 @@ class Evaluation(Generic[Options, Model]):
             raise BadInputError(f"--beside: {other.run.path} is the checkpoint that is evaluated: name another one")
         return [own, other]
 
-    def report(self, front: Front, say: Say, **options: Any) -> EvaluationReport:
+    def report(self, front: Front, say: Say, **options: Any) -> page.EvaluationReport:
         """Return the report of an evaluation with these options; see Workload.functions."""
-        return EvaluationReport(self.run(front, self.options.given(**options), say)[0], self.words)
+        return page.EvaluationReport(self.run(front, self.options.given(**options), say)[0], self.words)
 
     def command(self, front: Front, inputs: tuple[str, ...], token_file: Path | None, options: dict[str, Any]) -> None:
         """Evaluate with the options of a command, and print the report; see tell."""
-        wanted = self.options(**typed_options(inputs, token_file, options))
+        wanted = self.options(**page.typed_options(inputs, token_file, options))
         outcome, folder = self.run(front, wanted, say=lambda text: click.echo(text, err=True))
-        tell(outcome, folder, self.words)
+        page.tell(outcome, folder, self.words)
 
 
 def provenance(run: TrainedRun, **more: object) -> dict[str, Any]:
@@ -276,10 +262,10 @@ def provenance(run: TrainedRun, **more: object) -> dict[str, Any]:
 
 def run_names(models: Sequence[_Trained], alone: str = "model") -> list[str]:
     """Return the names of one model (``alone``) or two in plots and notes; see names."""
-    return [*names(*(provenance(model.run) for model in models))] if len(models) == 2 else [alone]
+    return [*page.names(*(provenance(model.run) for model in models))] if len(models) == 2 else [alone]
 
 
-def file_settings(front: Front, wanted: EvaluationOptions, run: TrainedRun) -> FileSettings:
+def file_settings(front: Front, wanted: page.EvaluationOptions, run: TrainedRun) -> FileSettings:
     """Return the settings of the run's training, unless the command overrides them, for reading its files."""
     return front.file_settings(
         wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=run.config_json
@@ -297,7 +283,11 @@ def with_outliers(settings: FileSettings) -> FileSettings:
 
 
 def read_events(
-    front: Front, settings: FileSettings, wanted: EvaluationOptions, schema: EventSchema, runs: Sequence[TrainedRun]
+    front: Front,
+    settings: FileSettings,
+    wanted: page.EvaluationOptions,
+    schema: EventSchema,
+    runs: Sequence[TrainedRun],
 ) -> AbstractContextManager[FileEvents]:
     """Return a sample of up to ``wanted.events`` events (0: all) of files, the same for the same seed.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path, PurePath
@@ -16,39 +16,12 @@ from typing import Any, Self, get_type_hints
 
 import click
 
+from common import options as option_types
 from common.atomic_file import AS_UMASK_SAYS, replace_file
 from common.errors import BadInputError
-from common.options import (
-    OutputPath,
-    PathText,
-    absolute,
-    checked_seed,
-    config_options,
-    device_option,
-    given_path,
-    input_option,
-    token_file_option,
-)
 from common.paths import user_path
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, run_dir_of
-from workloads.base.report.metric import (
-    MEANINGS,
-    NOTHING,
-    Fault,
-    Floor,
-    Metric,
-    fault_words,
-    floor_with_error,
-    in_order,
-    is_nearer,
-    lead,
-    multiples,
-    ratio,
-    sigmas,
-    verdict,
-    verdict_text,
-    with_error,
-)
+from workloads.base.report import metric as judging
 
 FORMAT = 1
 REPORT_JSON = "report.json"
@@ -61,7 +34,7 @@ class ReportWords:
 
     subject: str
     """HTML; holds {checkpoint}, {model} and {step}."""
-    headline: Mapping[str, Fault]
+    headline: Mapping[str, judging.Fault]
     """Metrics that are shown first, in this order, with words for what is wrong with the model."""
     sizes_line: str
     """MetricReport.sizes in one line of text; holds each as {name}."""
@@ -79,14 +52,14 @@ class ReportWords:
 class MetricReport:
     """All metrics by name, in the order in which they are shown, and the size of their sample."""
 
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, judging.Metric]
     sizes: Mapping[str, int]
     """Numbers of events and particles by their keys in `report.json`; at least `events`."""
     floor_kind: str
     """Method of finding the floors: a key of ReportWords.floors."""
     notes: tuple[str, ...] = ()
     """Remarks that a reader must know, a line each."""
-    floors: Mapping[str, Floor] = field(default_factory=dict)
+    floors: Mapping[str, judging.Floor] = field(default_factory=dict)
     """Floors that depend on real events alone: for a report on another model, also of metrics that this one lacks."""
 
 
@@ -107,7 +80,7 @@ class Beside:
 
     provenance: Mapping[str, Any]
     """Its model: at least checkpoint, model and step."""
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, judging.Metric]
 
 
 @dataclass(frozen=True)
@@ -125,19 +98,19 @@ class Outcome:
     beside: Beside | None = None
 
     @property
-    def runs(self) -> dict[str, Mapping[str, Metric]]:
+    def runs(self) -> dict[str, Mapping[str, judging.Metric]]:
         """Metrics of the run, and of the one beside it, by their names; see names."""
         if self.beside is None:
             return {str(self.provenance["model"]): self.report.metrics}
         first, second = names(self.provenance, self.beside.provenance)
         return {first: self.report.metrics, second: self.beside.metrics}
 
-    def shown_metrics(self, words: ReportWords) -> tuple[dict[str, Metric], dict[str, Metric]]:
+    def shown_metrics(self, words: ReportWords) -> tuple[dict[str, judging.Metric], dict[str, judging.Metric]]:
         """Return headline and other metrics; those that only the run beside has are without a value."""
         metrics = dict(self.report.metrics)
         for name, metric in self.beside.metrics.items() if self.beside else ():
             metrics.setdefault(name, replace(metric, value=math.nan, error=math.nan))
-        return in_order(metrics, words.headline)
+        return judging.in_order(metrics, words.headline)
 
 
 def names(own: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, str]:
@@ -160,9 +133,9 @@ def title(outcome: Outcome) -> str:
     return f"Evaluation: {run}, step {outcome.provenance['step']:,}"
 
 
-def count_at_floor(metrics: Mapping[str, Metric]) -> tuple[int, int]:
+def count_at_floor(metrics: Mapping[str, judging.Metric]) -> tuple[int, int]:
     """Return the number of metrics at their floor, and of those that have one."""
-    verdicts = [verdict(metric) for metric in metrics.values()]
+    verdicts = [judging.verdict(metric) for metric in metrics.values()]
     return verdicts.count("at floor"), len(verdicts) - verdicts.count("no floor")
 
 
@@ -176,7 +149,7 @@ def decision(outcome: Outcome, words: ReportWords) -> str:
     Better is the model that is nearer to the truth in the decisive metric, or in more of the headline metrics; see
     lead. Empty without floors.
     """
-    runs = {name: in_order(metrics, words.headline)[0] for name, metrics in outcome.runs.items()}
+    runs = {name: judging.in_order(metrics, words.headline)[0] for name, metrics in outcome.runs.items()}
     if not any(count_at_floor(metrics)[1] for metrics in runs.values()):
         return ""
     order, parts = list(runs), []
@@ -206,26 +179,26 @@ def decision(outcome: Outcome, words: ReportWords) -> str:
     return sentence if outcome.beside else sentence[:1].upper() + sentence[1:]  # else a run's name is first
 
 
-def _wins(pairs: Collection[tuple[Metric, Metric]]) -> tuple[int, int]:
+def _wins(pairs: Collection[tuple[judging.Metric, judging.Metric]]) -> tuple[int, int]:
     """Return in how many metrics the first, and the second, of two models is nearer to the truth."""
-    return sum(is_nearer(*pair) for pair in pairs), sum(is_nearer(*pair[::-1]) for pair in pairs)
+    return sum(judging.is_nearer(*pair) for pair in pairs), sum(judging.is_nearer(*pair[::-1]) for pair in pairs)
 
 
-def _difference(metric: Metric, other: Metric, subject: str) -> str:
+def _difference(metric: judging.Metric, other: judging.Metric, subject: str) -> str:
     """Return by how much two models differ in a metric: "1.07 ± 0.08° in mean angles, 13 σ"."""
-    difference, error = lead(metric, other)
-    size = f"{with_error(abs(difference), error)} {metric.unit}".replace(" °", "°").rstrip()
+    difference, error = judging.lead(metric, other)
+    size = f"{judging.with_error(abs(difference), error)} {metric.unit}".replace(" °", "°").rstrip()
     return f"{size} in {subject}" + (f", {abs(difference) / error:.2g} σ" if error > 0 else "")
 
 
-def _faults(headline: Mapping[str, Metric], words: ReportWords) -> str:
+def _faults(headline: Mapping[str, judging.Metric], words: ReportWords) -> str:
     """Return what is off, then what is near its floor: "energies are 2 % too low, bundles 5 % too wide"."""
     found: dict[str, str] = {}
     for grade in ("off", "near"):
         for name, metric in headline.items():
-            if verdict(metric) == grade:
+            if judging.verdict(metric) == grade:
                 subject, less, more = words.headline[name]
-                found.setdefault(subject, fault_words(metric, less, more))
+                found.setdefault(subject, judging.fault_words(metric, less, more))
     texts = [f"{subject} {'' if index else 'are '}{what}" for index, (subject, what) in enumerate(found.items())]
     others = [f"and {len(texts) - _MOST_FAULTS} more"] if len(texts) > _MOST_FAULTS else []
     return ", ".join(texts[:_MOST_FAULTS] + others)
@@ -251,16 +224,16 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 _NUMBERS_OF_A_METRIC = ("value", "error", "floor", "floor_error", "floor_spread")
 
 
-def _metrics(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+def _metrics(metrics: Mapping[str, judging.Metric]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             **{key: _finite(getattr(metric, key)) for key in _NUMBERS_OF_A_METRIC},
-            "ratio": _finite(ratio(metric)),
-            "sigmas": _finite(sigmas(metric)),
+            "ratio": _finite(judging.ratio(metric)),
+            "sigmas": _finite(judging.sigmas(metric)),
             "shift": _finite(metric.shift),
             "unit": metric.unit,
             "better": metric.better,
-            "verdict": verdict(metric),
+            "verdict": judging.verdict(metric),
             "meaning": metric.meaning,
         }
         for name, metric in metrics.items()
@@ -337,20 +310,20 @@ def _hints(outcome: Outcome) -> dict[str, str]:
     return {**_HINTS, **({"floor": f"of {' / '.join(outcome.runs)}, where these differ"} if outcome.beside else {})}
 
 
-def _rows(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[list[str]]:
+def _rows(metrics: Mapping[str, judging.Metric], outcome: Outcome) -> Iterator[list[str]]:
     """Yield the cells of each metric, as texts, below the heads."""
     widest = max(len(metric.unit) for metric in metrics.values())
     for name, known in metrics.items():
         models = [run.get(name) or replace(known, value=math.nan, error=math.nan) for run in outcome.runs.values()]
-        floors = dict.fromkeys(floor_with_error(metric) for metric in models)
+        floors = dict.fromkeys(judging.floor_with_error(metric) for metric in models)
         cells = [name, _with_unit(" / ".join(floors), known, widest)]
         for metric in models:
-            value = _with_unit(with_error(metric.value, metric.error), metric, widest)
-            cells += [value, *multiples(metric), verdict_text(metric)]
+            value = _with_unit(judging.with_error(metric.value, metric.error), metric, widest)
+            cells += [value, *judging.multiples(metric), judging.verdict_text(metric)]
         yield cells
 
 
-def _with_unit(text: str, metric: Metric, width: int) -> str:
+def _with_unit(text: str, metric: judging.Metric, width: int) -> str:
     return f"{text} {metric.unit:<{width}}" if width else text
 
 
@@ -422,7 +395,7 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     yield "<nav>" + " ".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in links.items()) + "</nav>"
     yield '<h2 id="numbers">Numbers</h2>'
     yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind].format_map(report.sizes))}</p>"
-    told = (f"<em>{name}</em>: {text}" for name, text in (*_hints(outcome).items(), *MEANINGS.items()))
+    told = (f"<em>{name}</em>: {text}" for name, text in (*_hints(outcome).items(), *judging.MEANINGS.items()))
     yield f'<p class="dim">{"; ".join(told)}.</p>'
     yield from _table(headline, outcome)
     if others:
@@ -433,7 +406,12 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>"
     yield '<h2 id="plots">Plots</h2>'
     yield f'<p class="dim">{words.about_plots}</p>'
-    yield from map(_figure, outcome.pictures)
+    for picture in outcome.pictures:
+        head, data = escape(picture.title), base64.b64encode(picture.png).decode()
+        yield (
+            f'<figure id="{escape(picture.name)}"><h3>{head}</h3><figcaption class="dim">{escape(picture.caption)}'
+            f'</figcaption><img alt="{head}" src="data:image/png;base64,{data}"></figure>'
+        )
     yield '<h2 id="about">What was evaluated</h2>'
     yield '<div class="wide"><table>'
     for key, value in about.items():
@@ -442,7 +420,7 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     yield '<p class="dim">The same numbers for programs: <code>report.json</code> beside this file.</p>'
 
 
-def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
+def _table(metrics: Mapping[str, judging.Metric], outcome: Outcome) -> Iterator[str]:
     heads = _heads(outcome)
     kinds = ["" if head in _TEXTS else ' class="number"' for head in heads]
     cells = (
@@ -458,31 +436,22 @@ def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _figure(picture: Picture) -> str:
-    data = base64.b64encode(picture.png).decode()
-    return (
-        f'<figure id="{escape(picture.name)}"><h3>{escape(picture.title)}</h3><figcaption class="dim">'
-        f'{escape(picture.caption)}</figcaption><img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
-        "</figure>"
-    )
-
-
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{escape(str(key))} {escape(str(item))}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return "<br>".join(escape(str(item)) for item in value)
-    return NOTHING if value is None else escape(f"{value:,}" if isinstance(value, int) else str(value))
+    return judging.NOTHING if value is None else escape(f"{value:,}" if isinstance(value, int) else str(value))
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluationReport(Mapping[str, Metric]):
+class EvaluationReport(Mapping[str, judging.Metric]):
     """The metrics by name: `report["n_mean"].value`, `.error`, `.floor`, `.unit`, `.meaning`. Printed: the table."""
 
     outcome: Outcome
     words: ReportWords
 
-    def __getitem__(self, name: str) -> Metric:
+    def __getitem__(self, name: str) -> judging.Metric:
         return self.outcome.report.metrics[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -512,9 +481,9 @@ class EvaluationReport(Mapping[str, Metric]):
         """Checkpoint, data, settings and versions of programs."""
         return self.outcome.provenance
 
-    def write(self, folder: PathText) -> Path:
+    def write(self, folder: option_types.PathText) -> Path:
         """Write `report.html`, `report.json` and the plots, as `icestream evaluate` does. Returns the page's path."""
-        place = given_path(folder, "folder")
+        place = option_types.given_path(folder, "folder")
         store(place, self.outcome, page(self.outcome, self.words))
         return place / REPORT_HTML
 
@@ -554,22 +523,22 @@ class EvaluationOptions:
         """Return the options that were given to `icestream.evaluate`: paths may be texts. Raises BadInputError."""
         paths = {name for name, kind in get_type_hints(cls).items() if kind in (Path, Path | None)}
         values: dict[str, Any] = {
-            name: given_path(value, name) if name in paths and value is not None else value
+            name: option_types.given_path(value, name) if name in paths and value is not None else value
             for name, value in options.items()
         }
         return cls(**values)
 
     def __post_init__(self) -> None:
-        checked_seed(self.seed)
+        option_types.checked_seed(self.seed)
         if self.events and self.events < _MIN_EVENTS:
             raise BadInputError(
                 f"--events {self.events}: at least {_MIN_EVENTS} are needed to say anything; 0 takes all"
             )
 
 
-_OPTIONS = (
+evaluation_options = option_types.together(
     click.argument("checkpoint", type=click.Path(path_type=Path)),
-    input_option,
+    option_types.input_option,
     click.option(
         "--events",
         type=click.IntRange(min=0),
@@ -581,7 +550,7 @@ _OPTIONS = (
     click.option(
         "-o",
         "--output",
-        type=OutputPath(file_okay=False),
+        type=option_types.OutputPath(file_okay=False),
         help="Folder of the report. Default: evaluation/ in the run directory, or beside the checkpoint.",
     ),
     click.option(
@@ -589,7 +558,7 @@ _OPTIONS = (
         type=click.Path(dir_okay=False, path_type=Path),
         help="TOML file with lines such as `METRIC = 0.02`. The exit code is 3 if one is not kept.",
     ),
-    device_option("auto"),
+    option_types.device_option("auto"),
     click.option(
         "--threads",
         type=click.IntRange(min=1),
@@ -604,16 +573,10 @@ _OPTIONS = (
         metavar="RUN",
         help="A second checkpoint or run directory, shown beside: its values, verdicts and plots, on the same events.",
     ),
-    token_file_option,
-    config_options,
+    option_types.token_file_option,
+    option_types.config_options,
 )
-
-
-def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of EvaluationOptions, under its names; see typed_options."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Options of EvaluationOptions, under its names; see typed_options."""
 
 
 def typed_options(inputs: tuple[str, ...], token_file: Path | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -621,7 +584,7 @@ def typed_options(inputs: tuple[str, ...], token_file: Path | None, options: dic
     assignments = options["assignments"]
     if token_file is not None:
         assignments = (*assignments, f"token.file={user_path(token_file).absolute()}")
-    return {**options, "inputs": absolute(inputs), "assignments": assignments}
+    return {**options, "inputs": option_types.absolute(inputs), "assignments": assignments}
 
 
 def tell(outcome: Outcome, folder: Path, words: ReportWords) -> None:

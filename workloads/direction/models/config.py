@@ -30,6 +30,10 @@ class DirectionConfig(StepSettings):
     warmup_steps: int = Field(200, ge=0)
     """Optimiser steps over which the learning rate rises from 0 at the start of a run: about a twentieth of it."""
 
+    energy: bool = False
+    """Predict the neutrino's energy, too: lg(E / GeV) with its error. A checkpoint fits only the value that it was
+    written with."""
+
 
 class SetsConfig(DirectionConfig):
     """Training of the model of sets, whose sizes are constants of its module."""

@@ -55,6 +55,7 @@ class FlatNetwork(DirectionNetwork):
         self.answer = nn.Parameter(torch.randn(width))
         self.layers = nn.ModuleList(FlatLayer(width, heads) for _ in range(layers))
         self.head = head(width, 2 * width, 4)
+        self.num_summary = width
 
     def forward(self, events: EventInput) -> Prediction:
         """Prediction from the token of the answer, which events without sensors have, too."""
@@ -70,8 +71,10 @@ class FlatNetwork(DirectionNetwork):
             tokens_RD = layer(tokens_RD, first_RD, padding)
         is_answer_R1 = (rows.particles_P == rows.starts_E[rows.event_P]).unsqueeze(1)
         answers = Padding((), rows.event_P, is_answer_R1, rows.starts_E)  # all other rows count as padding
-        output_E4 = self.head(rms_norm(answers.packed([tokens_RD.unsqueeze(0)]))).float()
-        return Prediction(output_E4[:, :3] * (3 * output_E4[:, 3:]).clamp(*LN_KAPPA).exp())
+        answer_EF = rms_norm(answers.packed([tokens_RD.unsqueeze(0)]))
+        output_E4 = self.head(answer_EF).float()
+        p_E3 = output_E4[:, :3] * (3 * output_E4[:, 3:]).clamp(*LN_KAPPA).exp()
+        return Prediction(p_E3, energy_E2=self.energy_of(answer_EF))
 
 
 class FlatLayer(nn.Module):

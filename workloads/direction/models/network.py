@@ -2,7 +2,8 @@
 
 The input are pulses, sensors and events of a part of a batch, packed without padding, and the sensors of each event
 that the networks see. A prediction is a raw vector p: the direction p / |p| with the concentration κ = |p| of a von
-Mises-Fisher (vMF) distribution, the normal distribution of directions.
+Mises-Fisher (vMF) distribution, the normal distribution of directions; and, where wanted, the energy: a normal
+distribution of its decimal logarithm, lg(E / GeV).
 
 Shape suffixes: E events, T sensors that saw light in their event, S sensors of the detector, P pulses, F features,
 A sensors without a clean pulse, C others, N pairs of both.
@@ -15,9 +16,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,23 +32,69 @@ from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
 from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread, wide
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.fits import FARTHEST, classical_fits, first_of_events, nearest_distances, reference_times
-from workloads.direction.geometry import ABSORPTION_M, GEOMETRY_FILE, Geometry, read_equal_geometries, read_geometry
+from workloads.direction.fits import classical_fits
+from workloads.direction.geometry import GEOMETRY_FILE, ICE, Geometry, Medium, read_equal_geometries, read_geometry
+from workloads.direction.light import first_of_events, nearest_distances, reference_times
 
 # ---- The detector.
 
-_SAME_PLACE_M = 0.02
-"""Largest distance of two notes of one sensor's position, as for importers."""
+
+SEEN_EXTENT_M = 490.0
+"""Extent that every detector has in the input of the networks, that of IceCube's array: its lengths and times are
+multiplied by one factor, so that light is as fast, and features are about 1 in a small and in a large detector."""
 
 
 class Detector(nn.Module):
-    """Sensor positions, (S, 3) float32 in m: a buffer, no weights."""
+    """Sensors and medium of a geometry, and how networks see them: buffers, no weights."""
 
     position_S3: Tensor
+    """(S, 3) float32, m."""
+    medium: Tensor
+    """(5,) float64: the fields of a Medium."""
+    view: Tensor
+    """(4,) float64: the centre of what networks see, m, and the factor of lengths and times."""
+    seen_S3: Tensor
+    """Positions as networks see them. Not in a checkpoint, as what follows."""
+    fits_2F: Tensor
+    """Shift and factor with which the classical fits are seen so, too."""
+    geometry: Geometry
+    scale: float
+    seen_medium: Medium
 
-    def __init__(self, position_S3: Tensor) -> None:
+    def __init__(self, geometry: Geometry) -> None:
         super().__init__()
-        self.register_buffer("position_S3", position_S3)
+        self.register_buffer("position_S3", torch.from_numpy(geometry.position_S3.copy()))
+        self.register_buffer("medium", torch.tensor(astuple(geometry.medium), dtype=torch.float64))
+        view = [*geometry.centre_m.tolist(), SEEN_EXTENT_M / geometry.extent_m]
+        self.register_buffer("view", torch.tensor(view, dtype=torch.float64))
+        self._see()
+
+    def _see(self) -> None:
+        """Set what follows from the buffers of a checkpoint."""
+        self.geometry = Geometry(self.position_S3.cpu().numpy(), Medium(*self.medium.tolist()))
+        *centre_3, self.scale = self.view.tolist()
+        self.seen_medium = self.geometry.medium.scaled(self.scale)
+        shifts = dict(zip(("x_m", "y_m", "z_m"), centre_3, strict=True))
+        shift_F = torch.tensor([shifts.get(name[-3:], 0.0) for name in CLASSICAL_FITS])
+        has_unit_F = [name.endswith(("_m", "_ns")) and not name.endswith("_m_ns") for name in CLASSICAL_FITS]
+        factor_F = torch.tensor([self.scale if has_unit else 1.0 for has_unit in has_unit_F])
+        seen_S3 = torch.from_numpy(((self.geometry.position_S3 - centre_3) * self.scale).astype(np.float32))
+        for name, values in (("seen_S3", seen_S3), ("fits_2F", torch.stack([shift_F, factor_F]))):
+            self.register_buffer(name, values.to(self.position_S3.device), persistent=False)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load a checkpoint; an early one, without medium and view, is of ice and was trained with metres."""
+        state_dict.setdefault(f"{prefix}medium", torch.tensor(astuple(ICE), dtype=torch.float64))
+        state_dict.setdefault(f"{prefix}view", torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._see()
+
+    @classmethod
+    def of(cls, state: dict[str, Tensor]) -> Detector:
+        """Detector of a checkpoint."""
+        detector = cls(Geometry(state["position_S3"].cpu().numpy()))
+        detector.load_state_dict(dict(state))
+        return detector
 
     @classmethod
     def found(cls, configured: str, inputs: Sequence[str], section: str) -> Detector:
@@ -62,26 +109,20 @@ class Detector(nn.Module):
                 f"no {GEOMETRY_FILE} (positions of the sensors) beside the run's local inputs"
                 f" ({', '.join(inputs)[:300] or 'none'}): copy it there, or set {section}.geometry to its path"
             )
-        geometry = read_equal_geometries(places, "train on the files of one detector")
-        return cls(torch.from_numpy(geometry.position_S3.copy()))
+        return cls(read_equal_geometries(places, "train on the files of one detector"))
 
 
-def are_same_sensors(a_S3: Tensor, b_S3: Tensor) -> bool:
-    """Return True if the sensors of two detectors agree in number and place."""
-    return a_S3.shape == b_S3.shape and torch.allclose(a_S3.cpu(), b_S3.cpu(), rtol=0, atol=_SAME_PLACE_M)
-
-
-def check_same_detector(position_S3: Tensor, inputs: Sequence[str]) -> None:
-    """Check that the GEOMETRY_FILEs beside local inputs, if there are any, are of a model's sensors.
+def check_same_detector(geometry: Geometry, inputs: Sequence[str]) -> None:
+    """Check that the GEOMETRY_FILEs beside local inputs, if there are any, are of a model's detector.
 
     Raises BadInputError: predictions of another detector's events would be wrong without any other sign of it.
     """
     for place in dict.fromkeys(_beside(inputs)):
-        theirs_S3 = torch.from_numpy(read_geometry(place).position_S3)
-        if not are_same_sensors(theirs_S3, position_S3):
+        theirs = read_geometry(place)
+        if not geometry.is_like(theirs):
             raise BadInputError(
-                f"{place}: its {len(theirs_S3)} sensors are not those of the {len(position_S3)} that the model was"
-                " trained with, by number and place: use events of its detector, or import them again with its"
+                f"{place}: its {len(theirs)} sensors are not those of the {len(geometry)} that the model was"
+                " trained with, by number, place and medium: use events of its detector, or import them again with its"
                 f" geometry ({GEOMETRY_FILE}) beside the files"
             )
 
@@ -123,7 +164,7 @@ class EventInput:
     """Events as a model sees them. Pulses of a sensor are contiguous and in order of time, as are sensors of an event.
 
     Times are relative to the event's reference time, the median time of its clean pulses (those that are not
-    auxiliary; of all pulses if none is clean).
+    auxiliary; of all pulses if none is clean). Metres and nanoseconds are those of the Detector's `seen_S3`.
     """
 
     time_P: Tensor
@@ -144,12 +185,13 @@ class EventInput:
     """(E, F) float32: `classical_fits`, fields in the order of workloads.direction.columns.CLASSICAL_FITS."""
     enriched_E: Tensor
     """(E,) bool."""
+    medium: Medium
     num_without_fits: int = 0
     """Events with pulses whose classical fits were not computed."""
 
     @classmethod
-    def from_microbatch(cls, microbatch: Microbatch, position_S3: Tensor) -> EventInput:
-        """Events of a microbatch in a detector with sensors at ``position_S3``, m.
+    def from_microbatch(cls, microbatch: Microbatch, detector: Detector) -> EventInput:
+        """Events of a microbatch in a detector.
 
         Raises BadInputError for a sensor that has no position. Reads three numbers from the device, the number of
         sensors among them: the host waits once.
@@ -163,10 +205,10 @@ class EventInput:
         largest = sensor_P.amax() if num_pulses else sensor_P.new_zeros(())
         told = torch.stack([opened_P1[-1], largest.long(), without_fits_E.sum()])
         num_sensors, largest_id, num_without_fits = told.tolist()
-        if largest_id >= len(position_S3):
+        if largest_id >= len(detector.geometry):
             raise BadInputError(
-                f"a pulse is of sensor {largest_id}, and the sensor geometry has {len(position_S3)} sensors, from 0 on:"
-                " name the geometry of these files"
+                f"a pulse is of sensor {largest_id}, and the sensor geometry has {len(detector.geometry)} sensors,"
+                " from 0 on: name the geometry of these files"
             )
         first_T = torch.nonzero_static(opens_P, size=num_sensors).squeeze(1)
         end_T = F.pad(first_T[1:], (0, min(num_sensors, 1)), value=num_pulses)
@@ -175,16 +217,18 @@ class EventInput:
         time_P, charge_P = particles["pulses"].unbind(1)
         reference_E = reference_times(time_P, clean_P, offsets_E1)
         of_event = Segments.from_offsets(offsets_E1, num_pulses)
+        shift_F, factor_F = detector.fits_2F
         return cls(
-            time_P=time_P - spread(reference_E.unsqueeze(1), of_event).squeeze(1),
+            time_P=(time_P - spread(reference_E.unsqueeze(1), of_event).squeeze(1)) * detector.scale,
             log10_charge_P=charge_P.clamp_min(_MIN_CHARGE_PE).log10(),
             auxiliary_P=~clean_P,
             pulses=Segments(opened_P1[1:] - 1, counts_T, first_T, counts_T, of_event.particles_P),
-            position_T3=position_S3.index_select(0, sensor_P[first_T].long()),
+            position_T3=detector.seen_S3.index_select(0, sensor_P[first_T].long()),
             sensors=Segments.from_offsets(opened_P1[offsets_E1], num_sensors),
             source_direction_E3=events["source_direction"],
-            fits_EF=fits_EF,
+            fits_EF=(fits_EF - shift_F) * factor_F,
             enriched_E=events["enriched"][:, 0],
+            medium=detector.seen_medium,
             num_without_fits=num_without_fits,
         )
 
@@ -247,6 +291,7 @@ class SensorSet:
     """Assignment of the sensors to the events."""
     summary_E8: Tensor
     """Summary of each event, of all its sensors; see `_summary`."""
+    medium: Medium
 
 
 @dataclass(frozen=True)
@@ -271,12 +316,8 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
     """
     merged, sensors = _merged(events), events.sensors
     score_T = torch.where(merged.clean_T, -1 - merged.charge_T.log1p(), _causal_distances(events, merged))
-    kept_T = score_T < FARTHEST
-    counts_E = segment_sum(kept_T.float(), sensors).long()
-    if len(counts_E) and int(counts_E.max()) > max_sensors:
-        kept_T &= first_of_events(score_T, sensors, max_sensors)
-        counts_E = counts_E.clamp_max(max_sensors)
-    (chosen,) = kept_T.nonzero(as_tuple=True)
+    (chosen,) = first_of_events(score_T, sensors, max_sensors).nonzero(as_tuple=True)
+    counts_E = sensors.counts_E.clamp_max(max_sensors)
     columns = (
         *(merged.time_T, merged.charge_T.log10(), merged.auxiliary_T, merged.median_T, merged.last_T, merged.mean_T),
         events.pulses.counts_E.log(),
@@ -294,6 +335,7 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
         ln_pulses_T1=ln_pulses,
         segments=Segments.from_counts(counts_E, len(chosen)),
         summary_E8=_summary(events, merged),
+        medium=events.medium,
     )
 
 
@@ -325,7 +367,9 @@ def _merged(events: EventInput) -> _Merged:
 def _causal_distances(events: EventInput, merged: _Merged) -> Tensor:
     """Distance of each sensor without a clean pulse from the nearest with one; 0 for those with one. -> (T,)."""
     (auxiliary_A,) = (~merged.clean_T).nonzero(as_tuple=True)
-    distance_A = nearest_distances(events.position_T3, merged.time_T, auxiliary_A, merged.clean_T, events.sensors)
+    distance_A = nearest_distances(
+        events.position_T3, merged.time_T, auxiliary_A, merged.clean_T, events.sensors, events.medium
+    )
     return torch.zeros_like(merged.time_T).index_copy_(0, auxiliary_A, distance_A)
 
 
@@ -384,6 +428,8 @@ CPU_CHUNK_PULSES = 1 << 14
 """Pulses in one pass on a CPU, if not configured: about 250 events of a usual detector."""
 LN_KAPPA = (-8.0, 11.0)
 """Bounds on the logarithm of a concentration: 11 is 0.2°."""
+_ENERGY_HIDDEN, _LG_ENERGY, _LN_ENERGY_ERROR = 64, 3.5, 4.0
+"""Width of the layers that predict energies; lg(E / GeV) before training; bound on ln of its error: 0.018 to 55."""
 _SERIES_BELOW = 0.5
 """κ below which the logarithm of sinh κ / κ is a series: its next term, κ¹⁰ / 467,775, is below 1e-8 there."""
 
@@ -396,6 +442,16 @@ class Prediction:
     """(E, 3): direction p / |p|, concentration |p| of a von Mises-Fisher distribution. Only natural events teach it."""
     auxiliary: tuple[Tensor, ...] = ()
     """Further predictions, each (E, 3), which learn from enriched events as well."""
+    energy_E2: Tensor | None = None
+    """(E, 2): mean of lg(E / GeV), and the natural logarithm of its standard deviation; None: no energy is predicted.
+    Only natural events teach it."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prediction]) -> Prediction:
+        """Predictions of all parts of the events, in order, without auxiliary ones. There must be a part."""
+        energies = [part.energy_E2 for part in parts if part.energy_E2 is not None]
+        p_E3 = torch.cat([part.p_E3 for part in parts])
+        return cls(p_E3, energy_E2=torch.cat(energies) if energies else None)
 
 
 class DirectionNetwork(nn.Module, ABC):
@@ -403,10 +459,28 @@ class DirectionNetwork(nn.Module, ABC):
 
     needs_fits: ClassVar[bool] = False
     """True if its input must have the classical fits of every event."""
+    num_summary: int
+    """Width of the vector of an event that its energy is predicted from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy: nn.Sequential | None = None
+
+    def add_energy(self) -> None:
+        """Add the layers that predict energies; last, as their weights are drawn after all others."""
+        self.energy = head(self.num_summary, _ENERGY_HIDDEN, 2)
+
+    def energy_of(self, summary_EF: Tensor) -> Tensor | None:
+        """Return Prediction.energy_E2 from the vector of each event, finite for any. (E, F) -> (E, 2) float32."""
+        if self.energy is None:
+            return None
+        mean_E1, ln_error_E1 = self.energy(summary_EF).float().split(1, 1)
+        bounded_E1 = _LN_ENERGY_ERROR * (ln_error_E1 / _LN_ENERGY_ERROR).tanh()  # no clamp, which ends the gradient
+        return torch.cat([_LG_ENERGY + mean_E1, bounded_E1], 1)
 
     @abstractmethod
     def forward(self, events: EventInput) -> Prediction:
-        """Predicted directions; finite for events with any number of pulses, 0 included."""
+        """Predicted directions and energies; finite for events with any number of pulses, 0 included."""
 
 
 @dataclass(frozen=True)
@@ -414,34 +488,36 @@ class Predictor:
     """Network and detector, without any state of a training."""
 
     network: DirectionNetwork
-    position_S3: Tensor
-    """Sensors of the detector, m."""
+    detector: Detector
     precision: Callable[[], AbstractContextManager[object]]
     chunk_particles: int
     """Pulses in one pass; 0: depends on the device."""
 
+    @property
+    def has_energy(self) -> bool:
+        """True if it predicts energies, too."""
+        return self.network.energy is not None
+
     @torch.no_grad()
-    def predict(self, microbatch: Microbatch) -> Tensor:
-        """Vectors p of the events: direction p / |p|, concentration |p|. -> (E, 3) float32.
+    def predict(self, microbatch: Microbatch) -> Prediction:
+        """Prediction of the events, float32, without auxiliary ones.
 
         Classical fits that the network needs and the events lack are computed. Raises BadInputError for a pulse of a
         sensor that has no position.
         """
-        if microbatch.num_events == 0:
-            return self.position_S3.new_zeros(0, 3)
-        most = most_particles(self.chunk_particles, self.position_S3.device, CPU_CHUNK_PULSES)
-        return torch.cat([self._of(part) for part in microbatch.chunks(most)])
+        most = most_particles(self.chunk_particles, self.detector.position_S3.device, CPU_CHUNK_PULSES)
+        return Prediction.joined([self._of(part) for part in microbatch.chunks(most)])
 
-    def _of(self, part: Microbatch) -> Tensor:
+    def _of(self, part: Microbatch) -> Prediction:
         if self.network.needs_fits:
             part = self._with_fits(part)
         # No network sees the target, and files to be predicted may have none.
-        unknown = {"source_direction": self.position_S3.new_zeros(part.num_events, 3)}
+        unknown = {"source_direction": self.detector.position_S3.new_zeros(part.num_events, 3)}
         part = replace(part, event_columns=unknown | part.event_columns)
-        events = EventInput.from_microbatch(part, self.position_S3)
+        events = EventInput.from_microbatch(part, self.detector)
         with self.precision():
-            p_E3: Tensor = self.network(events).p_E3
-        return p_E3.float()
+            prediction: Prediction = self.network(events)
+        return replace(prediction, p_E3=prediction.p_E3.float())
 
     def _with_fits(self, part: Microbatch) -> Microbatch:
         """Events with their classical fits, which are computed on the host where there are none."""
@@ -452,9 +528,8 @@ class Predictor:
         columns = part.particle_columns
         sensor_P, auxiliary_P = (columns[name][:, 0].cpu().numpy() for name in ("sensor", "auxiliary"))
         time_P, charge_P = columns["pulses"].cpu().numpy().T
-        geometry = Geometry(self.position_S3.cpu().numpy())
         fits_EF = classical_fits(
-            sensor_P, time_P, charge_P, auxiliary_P, part.host_offsets_E1.astype(np.int64), geometry
+            sensor_P, time_P, charge_P, auxiliary_P, part.host_offsets_E1.astype(np.int64), self.detector.geometry
         )
         computed_EF = torch.from_numpy(fits_EF).to(stored_EF.device)
         fits = {"classical_fits": torch.where(absent_E1, computed_EF, stored_EF)}
@@ -476,9 +551,9 @@ def waves(values_PD: Tensor, shortest: float, longest: float) -> Tensor:
     return torch.cat([phase_PDK.sin(), phase_PDK.cos()], 2).flatten(1)
 
 
-def ln_light(log10_charge_T1: Tensor, distance_T1: Tensor) -> Tensor:
+def ln_light(log10_charge_T1: Tensor, distance_T1: Tensor, medium: Medium) -> Tensor:
     """Logarithm of the light that a source at these distances has sent, scaled to about 1. (T, 1), (T, 1) -> (T, 1)."""
-    ln_light_T1 = log10_charge_T1 * math.log(10) + distance_T1 / ABSORPTION_M + 1.5 * (distance_T1 / 3).log1p()
+    ln_light_T1 = log10_charge_T1 * math.log(10) + distance_T1 / medium.absorption_m + 1.5 * (distance_T1 / 3).log1p()
     return (ln_light_T1 - 8) / 3
 
 
@@ -550,6 +625,13 @@ def vmf_loss(p_E3: Tensor, direction_E3: Tensor) -> Tensor:
     apart_E = (far_E3 / kappa_E.unsqueeze(1) - direction_E3).square().sum(1) / 2
     ln_norm_E = math.log(2 * math.pi) + torch.log1p(-torch.exp(-2 * kappa_E)) - torch.log(kappa_E)
     return torch.where(small_E, near_E, kappa_E * apart_E + ln_norm_E)
+
+
+def energy_loss(energy_E2: Tensor, lg_energy_E: Tensor) -> Tensor:
+    """Negative log-likelihood of true lg(E / GeV) under normal distributions, see Prediction. (E, 2), (E,) -> (E,)."""
+    mean_E, ln_error_E = energy_E2.unbind(1)
+    pull_E = (lg_energy_E - mean_E) * (-ln_error_E).exp()
+    return pull_E.square() / 2 + ln_error_E + math.log(2 * math.pi) / 2
 
 
 def angle_deg(p_E3: Tensor, direction_E3: Tensor) -> Tensor:

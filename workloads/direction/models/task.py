@@ -37,6 +37,7 @@ from workloads.direction.models.network import (
     EventInput,
     Predictor,
     angle_deg,
+    energy_loss,
     unit_vectors,
     vmf_loss,
 )
@@ -48,7 +49,15 @@ NETWORKS: dict[str, Callable[[Any], DirectionNetwork]] = {
     "transformer": lambda config: transformer.TransformerNetwork(*transformer.SIZES[config.size]),
     "flat": lambda config: flat.FlatNetwork(*flat.SIZES[config.size]),
 }
-"""Model -> network of its section of the configuration."""
+"""Model -> network of its section of the configuration, without the energy."""
+
+
+def network_of(model: str, config: DirectionConfig) -> DirectionNetwork:
+    """Return the network of a model, with new weights, which are the same with and without the energy."""
+    network = NETWORKS[model](config)
+    if config.energy:
+        network.add_energy()
+    return network
 
 
 @dataclass(frozen=True)
@@ -73,11 +82,11 @@ def build_predictor(run: TrainedRun, task_state: dict[str, Any], device: torch.d
         raise ValueError(f"{run.model!r} is no model of directions: {', '.join(NETWORKS)}")
     config = CONFIGS[run.model].model_validate(run.section)
     states = task_state["networks"]
-    network = NETWORKS[run.model](config)
+    network = network_of(run.model, config)
     network.load_state_dict(states["network_average"])
     network.to(device).requires_grad_(False).eval()
-    position_S3 = states["detector"]["position_S3"].to(device)
-    return TrainedPredictor(network, position_S3, nullcontext, config.chunk_particles, run)  # float32, on any device
+    detector = Detector.of(states["detector"]).to(device)
+    return TrainedPredictor(network, detector, nullcontext, config.chunk_particles, run)  # float32, on any device
 
 
 Float64 = npt.NDArray[np.float64]
@@ -91,7 +100,9 @@ AVERAGE_DECAY = 0.995
 _TURN = "turn"
 _STEPS_OF_MEAN = 20
 """Steps whose predictions the metric mean_direction is the mean of, about: that of one small batch is never near 0."""
+_ENERGY_METRICS = ("energy_loss", "lg_energy_error")
 _NUM_SUMS = 7
+"""Sums of a part without those of the energy; see DirectionTask._gradients."""
 _KINDS = {"track_": TRACK, "cascade_": CASCADE}
 _ANGLE_EDGES = np.linspace(-2, np.log10(180), 61)
 _KAPPA_EDGES = np.linspace(-3, 7, 61)
@@ -104,7 +115,8 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
     the mean losses of auxiliary predictions, of all events. mean_direction is the length of the mean predicted unit
     vector of the last steps: near 1 if the network has collapsed to one direction; 0 during the warm-up, in which a
     network that has learned nothing yet has one arbitrary direction. skipped_updates is 1 if the update was skipped
-    because loss or gradient was not finite, or beyond the limits.
+    because loss or gradient was not finite, or beyond the limits. With the energy: energy_loss and lg_energy_error are
+    the mean loss and absolute error of lg E, of natural events with a known energy.
 
     Unlike other models' steps, each part waits for the device: once to read how many sensors saw light, and a few times
     more where a network chooses among them (`sensor_set`).
@@ -119,7 +131,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
         self.model, self.SECTION = model, f"trainer.{section_name(model)}"
         self.detector = Detector.found(config.geometry, context.inputs, self.SECTION).to(context.device)
         with context.initial_weights():
-            network = NETWORKS[model](config).to(context.device)
+            network = network_of(model, config).to(context.device)
         self.averaged = AveragedWeights(network, AVERAGE_DECAY)
         adam = uncompiled(AdamW)(
             network.parameters(), config.learning_rate, BETAS, weight_decay=WEIGHT_DECAY, fused=True
@@ -130,8 +142,7 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def predictor(self) -> Predictor:
         """Predictor with the present weights."""
-        position_S3, precision = self.detector.position_S3, self.context.precision
-        return Predictor(self.averaged.average, position_S3, precision, self.config.chunk_particles)
+        return Predictor(self.averaged.average, self.detector, self.context.precision, self.config.chunk_particles)
 
     # ---- The step.
 
@@ -145,46 +156,58 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def train(self, batch: Batch, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         """Update of the network: natural events train everything, enriched ones the auxiliary predictions."""
+        with_energy = _ENERGY_METRICS if self.config.energy else ()
+        metrics |= dict.fromkeys(with_energy, self.zero)
         if batch.total_events == 0:
             return
-        natural = self.zero.clone()  # of all ranks, at least 1
+        natural_2 = torch.zeros(2, device=self.device)  # of all ranks, and those with a known energy; at least 1
         for microbatch in batch.microbatches:
-            natural += (~microbatch.event_columns["enriched"]).sum()
-        self.context.sum_over_ranks([natural])
-        natural = natural.clamp_min(1)
-        gradients = partial(self._gradients, natural=natural, total=batch.total_events)
+            natural_E = ~microbatch.event_columns["enriched"][:, 0]
+            natural_2 += torch.stack([natural_E.sum(), (natural_E & lg_energies(microbatch).isfinite()).sum()])
+        self.context.sum_over_ranks([natural_2])
+        gradients = partial(self._gradients, natural_2=natural_2.clamp_min(1), total=batch.total_events)
         over_parts = partial(self.pool.map, gradients)
-        result, _ = self.update("network", over_parts, parts, metrics, num_sums=_NUM_SUMS)
+        result, _ = self.update("network", over_parts, parts, metrics, num_sums=_NUM_SUMS + len(with_energy))
         self.averaged.update(self.steps + 1)
         sums = result.sums
         if (learned := self.steps + 1 - self.config.warmup_steps) > 0:
             self._mean_direction_3 = torch.lerp(
-                self._mean_direction_3, torch.nan_to_num(sums[4:]), 1 / min(learned, _STEPS_OF_MEAN)
+                self._mean_direction_3, torch.nan_to_num(sums[4:_NUM_SUMS]), 1 / min(learned, _STEPS_OF_MEAN)
             )
         metrics |= {"vmf_loss": sums[1], "auxiliary_loss": sums[2], "angle_deg": sums[3]}
         metrics["mean_direction"] = torch.linalg.vector_norm(self._mean_direction_3)
+        metrics |= zip(with_energy, sums[_NUM_SUMS:], strict=True)
 
-    def _gradients(self, part: Microbatch, natural: Tensor, total: int) -> PartGradients:
-        """Gradients of a part, and its sums: loss, vmf_loss, auxiliary_loss, angle_deg, mean direction."""
+    def _gradients(self, part: Microbatch, natural_2: Tensor, total: int) -> PartGradients:
+        """Gradients of a part, and its sums: loss, vmf_loss, auxiliary_loss, angle_deg, mean direction, and with the
+        energy energy_loss and lg_energy_error."""
         events = self._input(part)
         with self.context.precision():
             prediction = self.averaged.latest(events)
         target_E3 = events.source_direction_E3
-        share_E = (~events.enriched_E).float() / natural
+        share_E = (~events.enriched_E).float() / natural_2[0]
         loss = vmf_loss(prediction.p_E3, target_E3) @ share_E
         auxiliary = self.zero
         for p_E3 in prediction.auxiliary:
             auxiliary = auxiliary + vmf_loss(p_E3, target_E3).sum() / total
-        gradients = self.optimisers["network"].gradients(loss + auxiliary)
+        whole, of_energy = loss + auxiliary, []
+        if prediction.energy_E2 is not None:
+            lg_energy_E = lg_energies(part)
+            share_of_known_E = (lg_energy_E.isfinite() & ~events.enriched_E).float() / natural_2[1]
+            lg_energy_E = lg_energy_E.nan_to_num()
+            error_E = (prediction.energy_E2.detach()[:, 0] - lg_energy_E).abs()
+            of_energy = [energy_loss(prediction.energy_E2, lg_energy_E) @ share_of_known_E, error_E @ share_of_known_E]
+            whole = whole + of_energy[0]
+        gradients = self.optimisers["network"].gradients(whole)
         with torch.no_grad():
             p_E3 = prediction.p_E3.detach()
-            told = [loss + auxiliary, loss, auxiliary, angle_deg(p_E3, target_E3) @ share_E]
+            told = [whole, loss, auxiliary, angle_deg(p_E3, target_E3) @ share_E]
             direction_3 = unit_vectors(p_E3).sum(0) / total
-            return PartGradients(gradients, torch.cat([torch.stack(told), direction_3]))
+            return PartGradients(gradients, torch.stack([*told, *direction_3, *of_energy]))
 
     def _input(self, part: Microbatch) -> EventInput:
         """Input of the network, turned. Raises BadInputError for an event without the classical fits it needs."""
-        events = EventInput.from_microbatch(part, self.detector.position_S3)
+        events = EventInput.from_microbatch(part, self.detector)
         if self.averaged.latest.needs_fits and events.num_without_fits:
             raise BadInputError(
                 f"{events.num_without_fits} of {events.num_events} events have no classical fits, which the model"
@@ -205,13 +228,19 @@ class DirectionTask(BaseTask[DirectionConfig, Microbatch]):
 
     def load_weights(self, state: dict[str, Any]) -> None:
         """See BaseTask. Raises RuntimeError if the checkpoint is of another detector."""
-        theirs_S3 = state["networks"]["detector"]["position_S3"].to(self.device)
-        if not torch.equal(theirs_S3, self.detector.position_S3):
+        theirs, own = Detector.of(state["networks"]["detector"]).geometry, self.detector.geometry
+        if not theirs.is_like(own):
             raise RuntimeError(
-                f"its {len(theirs_S3)} sensors are not at the positions of the {len(self.detector.position_S3)} here:"
+                f"its {len(theirs)} sensors are not at the positions, and in the medium, of the {len(own)} here:"
                 f" use the geometry that it was trained with ({self.SECTION}.geometry)"
             )
         super().load_weights(state)
+
+
+def lg_energies(microbatch: Microbatch) -> Tensor:
+    """Return lg(E / GeV) of the events, NaN where the energy is not known. -> (E,)."""
+    energy_E = microbatch.event_columns["true_energy"][:, 0]
+    return torch.where(energy_E > 0, energy_E, torch.nan).log10()
 
 
 class DirectionPanel:
@@ -226,14 +255,17 @@ class DirectionPanel:
 
     def evaluate(self, block: Batch) -> Evaluation | None:
         """Results on the block; None if it has no natural events."""
-        told_E4, topology_E = _predicted(self._task.predictor(), block)
-        if not len(told_E4):
+        told_E5, topology_E = _predicted(self._task.predictor(), block)
+        if not len(told_E5):
             return None
-        angle_deg_E, kappa_E, loss_E, pull_E = told_E4.T
+        angle_deg_E, kappa_E, loss_E, pull_E, residual_E = told_E5.T
         scalars = _of_angles(angle_deg_E, topology_E)
         scalars["panel/score"] = scalars["panel/angle_mean_deg"]
         scalars["panel/kappa_pull_mean"] = float(pull_E.mean())
         scalars["train/held_out_vmf_loss"] = float(loss_E.mean())
+        if len(known := residual_E[np.isfinite(residual_E)]):
+            scalars["panel/lg_energy_bias"] = float(known.mean())
+            scalars["panel/lg_energy_rms"] = float(np.sqrt(np.mean(known**2)))
         with np.errstate(divide="ignore"):
             lg_angle_E, lg_kappa_E = np.log10(angle_deg_E), np.log10(kappa_E)
         return Evaluation(
@@ -246,19 +278,24 @@ class DirectionPanel:
 
 
 def _predicted(predictor: Predictor, block: Batch) -> tuple[Float64, npt.NDArray[np.int8]]:
-    """Angle in degrees, κ, loss and pull of natural events, (E, 4), and their topology, (E,).
+    """Angle in degrees, κ, loss, pull, and predicted - true lg E of natural events, (E, 5), and their topology, (E,).
 
-    The pull 2κ(1 - cos α) has a mean of 2 if κ is right. One microbatch at a time: the block may be large.
+    The pull 2κ(1 - cos α) has a mean of 2 if κ is right. lg E is NaN where it isn't predicted or not known.
+    One microbatch at a time: the block may be large.
     """
-    told, topology = [np.empty((0, 4))], [np.empty(0, np.int8)]
+    told, topology = [np.empty((0, 5))], [np.empty(0, np.int8)]
     for microbatch in block.microbatches:
         columns = microbatch.event_columns
-        p_E3, direction_E3 = predictor.predict(microbatch).double(), columns["source_direction"].double()
+        prediction = predictor.predict(microbatch)
+        p_E3, direction_E3 = prediction.p_E3.double(), columns["source_direction"].double()
         kappa_E, angle_deg_E = torch.linalg.vector_norm(p_E3, dim=1), angle_deg(p_E3, direction_E3)
         pull_E = 4 * kappa_E * torch.sin(torch.deg2rad(angle_deg_E) / 2).square()
-        told_E4 = torch.stack([angle_deg_E, kappa_E, vmf_loss(p_E3, direction_E3), pull_E], 1).cpu().numpy()
+        residual_E = torch.full_like(kappa_E, torch.nan)
+        if prediction.energy_E2 is not None:
+            residual_E = (prediction.energy_E2[:, 0] - lg_energies(microbatch)).double()
+        told_E5 = torch.stack([angle_deg_E, kappa_E, vmf_loss(p_E3, direction_E3), pull_E, residual_E], 1)
         natural_E = ~columns["enriched"][:, 0].cpu().numpy()
-        told.append(told_E4[natural_E])
+        told.append(told_E5.cpu().numpy()[natural_E])
         topology.append(columns["topology"][:, 0].cpu().numpy()[natural_E])
     return np.concatenate(told), np.concatenate(topology)
 

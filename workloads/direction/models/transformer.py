@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_sum, spread
-from workloads.direction.geometry import CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
+from workloads.direction.geometry import LIGHT_SPEED_M_NS
 from workloads.direction.models.network import (
     LN_KAPPA,
     NUM_OF_WAVES,
@@ -92,6 +92,7 @@ class TransformerNetwork(DirectionNetwork):
             TransformerLayer(width, heads, biased=False) for _ in range(refining_layers)
         )
         self.head = head(3 * width, width, 5)
+        self.num_summary = 3 * width
 
     def forward(self, events: EventInput) -> Prediction:
         """Refined prediction; auxiliary: the first one."""
@@ -113,11 +114,13 @@ class TransformerNetwork(DirectionNetwork):
         tokens_TD, event_ED = self.refinement(tokens_TD, event_ED, sensors, direction_E3, kappa_E1)
         for layer in self.refining_layers:
             tokens_TD, event_ED = layer(tokens_TD, event_ED, segments, padding, terms)
-        refined_E5 = self.head(_summed_up(tokens_TD, event_ED, segments)).float()
+        summary_EF = _summed_up(tokens_TD, event_ED, segments)
+        refined_E5 = self.head(summary_EF).float()
         trust_E1, scale_E1 = (2 * refined_E5[:, :2]).clamp(-6, 5).exp().split(1, 1)
         # The correction is in units of the first prediction's error, about 1 / √κ.
         correction_E3 = 3 * scale_E1 * (1 + kappa_E1.sqrt()) * refined_E5[:, 2:]
-        return Prediction(trust_E1 * kappa_E1 * direction_E3 + correction_E3, auxiliary=(first_E3,))
+        p_E3 = trust_E1 * kappa_E1 * direction_E3 + correction_E3
+        return Prediction(p_E3, (first_E3,), self.energy_of(summary_EF))
 
 
 # ---- Layers.
@@ -356,7 +359,8 @@ def _of_sensors(sensors: SensorSet, centre_E4: Tensor) -> Tensor:
     centre_T3, centre_ns_T1 = spread(centre_E4, sensors.segments).split([3, 1], 1)
     offset_T3 = sensors.position_T3 - centre_T3
     distance_T1 = torch.linalg.vector_norm(offset_T3, dim=1, keepdim=True)
-    unit_T3, light_T1 = offset_T3 / distance_T1.clamp_min(1), ln_light(sensors.log10_charge_T1, distance_T1)
+    unit_T3 = offset_T3 / distance_T1.clamp_min(1)
+    light_T1 = ln_light(sensors.log10_charge_T1, distance_T1, sensors.medium)
     columns = [
         *(unit_T3, light_T1, light_T1 * unit_T3),
         *(sensors.position_T3 / 500, offset_T3 / 200, distance_T1 / 200),
@@ -437,8 +441,9 @@ def _of_point(sensors: SensorSet, weight_T1: Tensor, shift_E3: Tensor, shift_ns_
         segment_sum(weight_T1 * sensors.position_T3, segments) + shift_E3, segments
     )
     distance_T1 = (offset_T3.square().sum(1, keepdim=True) + 1).sqrt()
-    unit_T3, light_T1 = offset_T3 / distance_T1, ln_light(sensors.log10_charge_T1, distance_T1)
-    delay_T1 = _centred(sensors.time_T1 - distance_T1 * POINT_DELAY_NS_M, weight_T1, shift_ns_E1, segments)
+    unit_T3, light_T1 = offset_T3 / distance_T1, ln_light(sensors.log10_charge_T1, distance_T1, sensors.medium)
+    direct_ns_T1 = distance_T1 * sensors.medium.point_delay_ns_m
+    delay_T1 = _centred(sensors.time_T1 - direct_ns_T1, weight_T1, shift_ns_E1, segments)
     return [
         *(distance_T1 / 200, unit_T3, light_T1, unit_T3 * light_T1, sensors.log10_charge_T1),
         *(delay_T1 / 500, (delay_T1 / 20).asinh() / 3, (delay_T1 / 5).asinh() / 3),
@@ -454,9 +459,8 @@ def _of_track(sensors: SensorSet, weight_T1: Tensor, direction_E3: Tensor, shift
     along_T1 = -(offset_T3 * direction_T3).sum(1, keepdim=True)  # the particle travels away from the source
     aside_T3 = offset_T3 + along_T1 * direction_T3
     distance_T1 = (aside_T3.square().sum(1, keepdim=True) + 1).sqrt()
-    delay_T1 = _centred(
-        sensors.time_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * CONE_DELAY_NS_M, weight_T1, shift_ns_E1, segments
-    )
+    direct_T1 = sensors.time_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * sensors.medium.cone_delay_ns_m
+    delay_T1 = _centred(direct_T1, weight_T1, shift_ns_E1, segments)
     side_T3, bent_T1 = aside_T3 / distance_T1, (delay_T1 / 20).asinh() / 3
     return [
         *(along_T1 / 300, distance_T1 / 100, side_T3, side_T3 * bent_T1),

@@ -27,13 +27,7 @@ from workloads.base.checkpoint import TrainedRun, versions
 from workloads.base.random_streams import stream_seed
 from workloads.base.report.page import REPORT_JSON, default_output
 from workloads.muons.export import FORMATS, Format
-from workloads.muons.export.functions import (
-    PRIMARY,
-    CountsFunction,
-    FunctionInput,
-    GeneratorFunction,
-    ModelFunctions,
-)
+from workloads.muons.export.functions import PRIMARY, CountsFunction, FunctionInput, GeneratorFunction, ModelFunctions
 from workloads.muons.generation import Trained, load_trained
 from workloads.muons.models.config import MAX_COUNT
 from workloads.muons.models.count_head import CountMixture
@@ -537,7 +531,12 @@ def run_export(
             f"{out / name}: {file['bytes']:,} bytes, differs from the trained model by at most "
             f"{file['difference_to_trained']:.1e} (relative)"
         )
-    yield (f"{out / CARD}: {_told_metrics(card)}")
+    told = f"with {len(card['metrics'] or ())} metrics"
+    if card["metrics"] is None:
+        told = "no metrics in it: there is no report of an evaluation (icestream evaluate)"
+    elif reason := of_another_model(card):
+        told = f"with metrics, but {reason}: evaluate it again"
+    yield f"{out / CARD}: {told}"
 
 
 def read_report(path: Path, run: TrainedRun, *, must_exist: bool) -> dict[str, Any] | None:
@@ -579,11 +578,3 @@ def _own_part(report: dict[str, Any], run: TrainedRun) -> dict[str, Any]:
 def _is_about(provenance: Mapping[str, Any], run: TrainedRun) -> bool:
     own = {"model": run.model, "step": run.step, "config_digest": run.config_digest}
     return all(provenance.get(key) == value for key, value in own.items())
-
-
-def _told_metrics(card: Mapping[str, Any]) -> str:
-    if card["metrics"] is None:
-        return "no metrics in it: there is no report of an evaluation (icestream evaluate)"
-    if reason := of_another_model(card):
-        return f"with metrics, but {reason}: evaluate it again"
-    return f"with {len(card['metrics'])} metrics"

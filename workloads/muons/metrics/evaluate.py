@@ -15,6 +15,7 @@ import numpy as np
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report.metric import TARGETS, Definition, Floor, Metric, bootstrap_error
 from workloads.base.report.page import MetricReport
+from workloads.muons.metrics import distances
 from workloads.muons.metrics.bundles import (
     BUNDLE_FEATURES,
     FLOOR_SPLITS,
@@ -28,23 +29,6 @@ from workloads.muons.metrics.bundles import (
     Sample,
     WeightSets,
     halves,
-)
-from workloads.muons.metrics.distances import (
-    AT_LEAST,
-    ENERGY_ABOVE_TEV,
-    RADIUS_ABOVE_M,
-    VARIANCE_AT_LEAST,
-    BinnedWasserstein,
-    ConditionBins,
-    CountMetrics,
-    CountScale,
-    EqualPrimaries,
-    IntraEvent,
-    TailMetrics,
-    UniformityKS,
-    Values,
-    conditional_distances,
-    pair_distances,
 )
 from workloads.muons.purposes import MuonPurpose
 
@@ -75,7 +59,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         f"count_at_least_{number}_ratio": Definition(
             "", "one", f"events with at least {number} muons: generated / real"
         )
-        for number in AT_LEAST
+        for number in distances.AT_LEAST
     },
     "count_pit_ks": Definition(
         "", "lower", "are the model's count probabilities right? KS distance of the PIT from uniform"
@@ -110,17 +94,17 @@ DEFINITIONS: Mapping[str, Definition] = {
         f"energy_above_{tev}_tev_ratio": Definition(
             "", "one", f"fraction of the muons with E > {tev} TeV: generated / real"
         )
-        for tev in ENERGY_ABOVE_TEV
+        for tev in distances.ENERGY_ABOVE_TEV
     },
     "energy_below_cut_share": Definition("", "lower", "fraction of generated muons with E below the smallest real E"),
-    f"radius_above_{RADIUS_ABOVE_M}_m_ratio": Definition(
-        "", "one", f"fraction of the muons with r > {RADIUS_ABOVE_M} m: generated / real"
+    f"radius_above_{distances.RADIUS_ABOVE_M}_m_ratio": Definition(
+        "", "one", f"fraction of the muons with r > {distances.RADIUS_ABOVE_M} m: generated / real"
     ),
     **{
         f"mean_log10_radius_variance_ratio_at_least_{least}": Definition(
             "", "one", f"variance of the mean log10 r of events with {least} muons or more: generated / real"
         )
-        for least in VARIANCE_AT_LEAST
+        for least in distances.VARIANCE_AT_LEAST
     },
     "radius_intraclass_by_mass_ratio": Definition(
         "", "one", "correlation of log10 r of two muons of an event, at one primary: generated / real"
@@ -185,7 +169,7 @@ def evaluate(
         of_real = [partial(_halved, real, real, first_E) for first_E in floor_halves]
     if floors is not None:
         of_real = []
-    bins, scale = ConditionBins(real.primary_E4), CountScale(real)
+    bins, scale = distances.ConditionBins(real.primary_E4), distances.CountScale(real)
     steps = len(of_generated) + 1 + len(of_real)
     steps += steps if settings.c2st_epochs else 0  # classifiers take about half of the time
 
@@ -212,7 +196,7 @@ def evaluate(
             floors[name] = chance_floor(name, bootstrap_error(values_B[1:]))
     of_primary_E = bins.of(real.primary_E4)["conditional"]
     for name, bin_E in (("count_pit_ks", None), ("count_pit_by_primary_ks", of_primary_E)):
-        uniformity = UniformityKS(pit_E, bin_E)
+        uniformity = distances.UniformityKS(pit_E, bin_E)
         values[name] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
         null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
         floors[name] = null_floor(np.concatenate(null)[1:])
@@ -297,29 +281,36 @@ class Comparison:
     chosen_a_E: Bool
     chosen_b_E: Bool
 
-    def measures(self, bins: ConditionBins, scale: CountScale, seed: int) -> list[Measure]:
+    def measures(self, bins: distances.ConditionBins, scale: distances.CountScale, seed: int) -> list[Measure]:
         """Return all metrics except the classifiers. Sorts the samples, once."""
         both = self.a, self.b
         features: dict[str, list[tuple[Float64, Int64]]] = {
             name: [sample.bundles.features[name] for sample in both] for name in (*MUON_FEATURES, *BUNDLE_FEATURES)
         }
         features["decoherence_m"] = [
-            pair_distances(sample.bundles, numpy_stream(purpose, seed))
+            distances.pair_distances(sample.bundles, numpy_stream(purpose, seed))
             for sample, purpose in zip(both, (MuonPurpose.PAIRS_REAL, MuonPurpose.PAIRS_GENERATED), strict=True)
         ]
-        distances = {}
+        compared = {}
         for name, sides in features.items():
-            a, b = (Values(*of, np.zeros(len(sample), np.int64)) for of, sample in zip(sides, both, strict=True))
+            a, b = (
+                distances.Values(*of, np.zeros(len(sample), np.int64)) for of, sample in zip(sides, both, strict=True)
+            )
             if len(a.values) and len(b.values):
-                distances[f"{name}_w1"] = BinnedWasserstein(a, b)
-        distances |= conditional_distances(*both, bins)
-        return [*self.moments(scale), lambda *weights: {name: of(*weights) for name, of in distances.items()}]
+                compared[f"{name}_w1"] = distances.BinnedWasserstein(a, b)
+        compared |= distances.conditional_distances(*both, bins)
+        return [*self.moments(scale), lambda *weights: {name: of(*weights) for name, of in compared.items()}]
 
-    def moments(self, scale: CountScale) -> list[Measure]:
+    def moments(self, scale: distances.CountScale) -> list[Measure]:
         """Return the fast metrics, which include all two-sided ones (differences and ratios)."""
         a, b = self.a.bundles, self.b.bundles
-        equal_primaries = EqualPrimaries(self.a, self.b, scale)
-        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b), TailMetrics(a, b), equal_primaries]
+        equal_primaries = distances.EqualPrimaries(self.a, self.b, scale)
+        return [
+            distances.CountMetrics(a.counts_E, b.counts_E),
+            distances.IntraEvent(a, b),
+            distances.TailMetrics(a, b),
+            equal_primaries,
+        ]
 
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
         """Return the weights of the events of both samples, from those of all events."""
@@ -363,12 +354,12 @@ def chance_floor(name: str, deviation: float) -> Floor:
     return Floor(TARGETS[DEFINITIONS[name].better], 0.0, deviation) if math.isfinite(deviation) else Floor()
 
 
-def null_floor(distances: Float64) -> Floor:
+def null_floor(values: Float64) -> Floor:
     """Return the floor from independent values without a difference. Two at least, else nothing is known."""
-    if len(distances) < 2:
+    if len(values) < 2:
         return Floor()
-    spread = float(distances.std(ddof=1))
-    return Floor(float(distances.mean()), spread / math.sqrt(len(distances)), spread)
+    spread = float(values.std(ddof=1))
+    return Floor(float(values.mean()), spread / math.sqrt(len(values)), spread)
 
 
 def floors_of(comparisons: Sequence[Mapping[str, float]], averaged: int) -> dict[str, Floor]:

@@ -54,7 +54,12 @@ class Auc:
         """Return AUCs, (B, scores of a), (B, scores of b) -> (B,). NaN if a score is not finite: it has no rank."""
         if not self._known:
             return np.full(len(weights_a_B), np.nan)
-        return np.array([self._auc(a, b) for a, b in zip(weights_a_B, weights_b_B, strict=True)])
+        found = []
+        for weights_a, weights_b in zip(weights_a_B, weights_b_B, strict=True):
+            a = np.bincount(self._code_a, weights_a, self._size)
+            b = np.bincount(self._code_b, weights_b, self._size)
+            found.append(float((np.cumsum(a) - a / 2) @ b / (a.sum() * b.sum())))
+        return np.array(found)
 
     def chance(self, weights_a: Float64, weights_b: Float64, shower_a: Int64, shower_b: Int64) -> float:
         """Return the standard deviation of the AUC of samples that are alike: sides swapped at random in each shower.
@@ -70,12 +75,6 @@ class Auc:
         ranks = (np.cumsum(part) - part / 2)[code]
         _, shower = np.unique(np.concatenate([shower_a, shower_b]), return_inverse=True)
         return float(np.sqrt(np.sum(np.bincount(shower, weights * (ranks - 0.5)) ** 2)))
-
-    def _auc(self, weights_a: Float64, weights_b: Float64) -> float:
-        a = np.bincount(self._code_a, weights_a, self._size)
-        b = np.bincount(self._code_b, weights_b, self._size)
-        below = np.cumsum(a) - a / 2
-        return float(below @ b / (a.sum() * b.sum()))
 
 
 class SetInputs:
@@ -274,7 +273,12 @@ def _test(
         networks = nn.ModuleList([make() for _ in range(trainings)])
     _train(networks, inputs, labels_E, weights_E, np.flatnonzero(~test_E), settings, progress)
     num_a = int(test_a_E.sum())
-    scores_NE = _scores(networks, inputs, np.flatnonzero(test_E))
+    scores = []
+    with torch.no_grad():
+        for part in np.array_split(np.flatnonzero(test_E), max(int(test_E.sum()) // _BATCH_EVENTS, 1)):
+            given = inputs(part)
+            scores.append(torch.stack([network(*given) for network in networks]))
+    scores_NE: Float64 = torch.cat(scores, 1).double().numpy()
     return ClassifierTest(test_a_E, test_b_E, [Auc(scores_E[:num_a], scores_E[num_a:]) for scores_E in scores_NE])
 
 
@@ -302,14 +306,3 @@ def _train(
             optimiser.step()
             schedule.step()
         progress((epoch + 1) / epochs)
-
-
-@torch.no_grad()
-def _scores(networks: nn.ModuleList, inputs: SetInputs, events: Int64) -> Float64:
-    """Return scores of each network. (N, events)."""
-    scores = []
-    for part in np.array_split(events, max(len(events) // _BATCH_EVENTS, 1)):
-        given = inputs(part)
-        scores.append(torch.stack([network(*given) for network in networks]))
-    scores_NE: Float64 = torch.cat(scores, 1).double().numpy()
-    return scores_NE

@@ -49,16 +49,15 @@ class LikelihoodConfig(StepSettings):
     """No further warm-up: the cycle begins with one."""
     gradient_clip: ClassVar[float] = 0.0
     """No limit: the figures of docs/explanation/models.md were measured without one."""
+    max_muons: ClassVar[int] = 2000
+    """Most muons of an event in training: a random subset of larger events in each step, which has a likelihood of its
+    own. The count head, the input N and the event's weight keep the whole number."""
 
     network: MuonNetworkConfig = MuonNetworkConfig()
     """Sizes and shapes."""
 
     likelihood_lr: float = Field(8e-3, gt=0)
     """Learning rate of the muons' densities (Adam), the highest of the schedule. The count head's is twice as high."""
-
-    max_muons: int = Field(2000, ge=0)
-    """Most muons of an event in training: a random subset of larger events in each step, which has a likelihood of its
-    own. The count head, the input N and the event's weight keep the whole number. 0: all."""
 
 
 class WganConfig(StepSettings):
@@ -68,7 +67,10 @@ class WganConfig(StepSettings):
 
     schedule: ClassVar[str] = "cosine"
     warmup_steps: ClassVar[int] = 0
-    """No warm-up: the defaults of docs/explanation/models.md were measured without one."""
+    gradient_clip: ClassVar[float] = 0.0
+    """Neither a warm-up nor a limit: the defaults of docs/explanation/models.md were measured without them."""
+    gp_every: ClassVar[int] = 2
+    """Critic updates for each gradient penalty, the most expensive part, which is multiplied by this number."""
 
     network: MuonNetworkConfig = MuonNetworkConfig()
     """Sizes."""
@@ -89,16 +91,10 @@ class WganConfig(StepSettings):
     penalty_weight: float = Field(default=1.0, ge=0)
     """λ, the weight of the gradient penalty."""
 
-    gp_every: int = Field(default=2, ge=1)
-    """Critic updates for each gradient penalty, which is multiplied by this number."""
-
     energy_score_weight: float = Field(default=100.0, ge=0)
     """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
     few features of an event directly, and keeps their distributions stable (docs/explanation/models.md). 0: none, as in
     a plain WGAN."""
-
-    gradient_clip: float = Field(default=0.0, ge=0)
-    """Largest gradient norm of an update of generator or critic. 0: no clipping."""
 
     compile: bool = False
     """Compile generator and critic with `torch.compile`: a minute or more at the start, seconds when a run before has

@@ -47,13 +47,13 @@ COUNT = "count_before_thinning"
 
 
 def thinned(events: Microbatch, most: int, random: torch.Generator) -> Microbatch:
-    """Return events with at most ``most`` particles each, chosen at random from larger ones; 0: all.
+    """Return events with at most ``most`` particles each, chosen at random from larger ones.
 
     A random subset of an event's particles is an unbiased sample of them, and bounds the cost of one event. The
     original number is kept beside it: the networks have it as an input, and the count head learns it.
     """
     counts = np.diff(events.host_offsets_E1)
-    if most == 0 or not len(counts) or counts.max() <= most:
+    if not len(counts) or counts.max() <= most:
         return events
     host_offsets_E1 = np.concatenate([[0], np.cumsum(np.minimum(counts, most))])
     num_particles = int(host_offsets_E1[-1])
@@ -188,7 +188,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
     SECTION = "trainer.likelihood"
     METRICS = ("muon_nll", "kl", "m_loss", "below_cut", "muons_grad_norm", "count_grad_norm", "skipped_updates")
-    RECIPE = ("schedule_steps", "likelihood_lr", "max_muons")
+    RECIPE = ("schedule_steps", "likelihood_lr")
 
     def __init__(self, config: LikelihoodConfig, context: StepContext) -> None:
         self.networks = networks = LikelihoodNetworks(config, context)
@@ -211,13 +211,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
         Raises BadInputError if a muon of a new run's first batch with muons is below the energy cut.
         """
-        if self.steps == 0 or not self.is_fitted:
-            self._check_cut(batch)
-        return fit_standardise(self.networks.standardise, batch, self.context)
-
-    def _check_cut(self, batch: Batch) -> None:
-        cut_gev = self.config.network.energy_cut_gev
-        for part in batch.microbatches:
+        cut_gev, is_first = self.config.network.energy_cut_gev, self.steps == 0 or not self.is_fitted
+        for part in batch.microbatches if is_first else ():
             if part.num_particles == 0:
                 continue
             lowest_gev = float(part.particle_columns["muons"][:, 0].min())
@@ -226,6 +221,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
                     f"{self.SECTION}.network.energy_cut_gev = {cut_gev:g}, but the first batch has a muon of"
                     f" {lowest_gev:.9g} GeV: set it to the lowest energy that the simulation recorded, or to 0"
                 )
+        return fit_standardise(self.networks.standardise, batch, self.context)
 
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
         """Thinned microbatch with the noise of z."""

@@ -73,10 +73,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             config,
             context,
             networks.modules(),
-            {
-                "generator": (networks.correction, generator_adam),
-                "critic": (networks.critic, critic_adam),
-            },
+            {"generator": (networks.correction, generator_adam), "critic": (networks.critic, critic_adam)},
             particle_bytes=4 * config.network.hidden * (10 + 6 * generated),
             parallel=not config.compile,  # compiled code runs its own threads
         )
@@ -149,7 +146,11 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         num_present = self.context.total(present).clamp_min(1)
         for number in range(self.config.critic_steps):
             parts = self._update_critic(parts, num_present, metrics, number)
-        self._update_generator(parts, num_present, self._score_weight(parts), metrics)
+        sums = [part.muons_weight_E.sum() for part in parts]
+        weight = sum(sums[1:], sums[0]) if sums else torch.zeros((), device=self.device)
+        if self.config.energy_score_weight > 0:
+            self.context.sum_over_ranks([weight])
+        self._update_generator(parts, num_present, weight.clamp_min(1), metrics)
 
     def _update_critic(
         self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor], number: int
@@ -218,14 +219,6 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             return self.pool.map(gradients_of, with_muons, *(map(one, with_muons) for one in random))
 
         return over
-
-    def _score_weight(self, parts: list[WganEvents]) -> Tensor:
-        """Sum of the events' weights among the scores of muons, over all ranks, at least 1. -> ()."""
-        sums = [part.muons_weight_E.sum() for part in parts]
-        total = sum(sums[1:], sums[0]) if sums else torch.zeros((), device=self.device)
-        if self.config.energy_score_weight > 0:
-            self.context.sum_over_ranks([total])
-        return total.clamp_min(1)
 
     def _scored(self, part: WganEvents, number: int) -> tuple[Tensor, ScoreLoss]:
         """Generated muons for update ``number``, and the critic's loss: real and generated events in one pass."""

@@ -24,27 +24,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from workloads.base.batch import Microbatch
-from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
-from workloads.base.device import CPU_CHUNK_PARTICLES
+from workloads.base.device import CPU_CHUNK_PARTICLES, require_compiler
 from workloads.base.native import layers as native
 from workloads.base.optimiser import AveragedWeights
 from workloads.base.segments import Segments, by_count, segment_max, segment_mean, sort_within_events, spread, wide
+from workloads.muons.models import wgan_losses as losses
 from workloads.muons.models.config import MuonNetworkConfig, WganConfig
 from workloads.muons.models.likelihood import LikelihoodNetworks
 from workloads.muons.models.likelihood_densities import Correction, Draws, ExactLinear, known, seen
 from workloads.muons.models.standardise import NUM_CONDITIONS
-from workloads.muons.models.wgan_losses import (
-    EnergyScore,
-    GradientPenalty,
-    between,
-    energy_score,
-    event_weight,
-    gradient_penalty,
-    raw_score,
-    score_loss,
-    score_slope,
-)
 
 CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
 """Largest number of particles in a part on a CPU: more than other models', since layers in C++ divide its rows anew."""
@@ -169,7 +158,7 @@ class Critic(nn.Module):
         pooled_ED = self._pooled(features_PF, conditions_EC, segments)
         event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
         event_ED = self.event_hidden(self.event_input(event_ED))
-        return raw_score(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
+        return losses.raw_score(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
 
     def slope(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Derivative of each event's score with respect to the features of its muons. (P, F), (E, C) -> (P, F).
@@ -182,7 +171,7 @@ class Critic(nn.Module):
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
 
-        slope_ED = score_slope(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
+        slope_ED = losses.score_slope(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
         pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
         return muons_back(pooled_slopes_ED)
 
@@ -333,7 +322,7 @@ class WganNetworks:
             segments=segments,
             present_E=present_E,
             signs_2E=torch.cat([-present_E, present_E]),
-            muons_weight_E=event_weight(segments, present_E),
+            muons_weight_E=losses.event_weight(segments, present_E),
             real_PG=real_PG[sort_within_events(real_PG[:, 0], segments)],
             twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
             inputs_SEI=inputs_SEI,
@@ -392,21 +381,23 @@ class WganNetworks:
         with self._precision():
             return self._raw_scores(features_PF, conditions_EC, segments)
 
-    def penalty(self, part: WganEvents, fake_PG: Tensor, mix_E: Tensor) -> GradientPenalty:
+    def penalty(self, part: WganEvents, fake_PG: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
         """Gradient penalty, summed over events."""
         fake_PG = fake_PG[sort_within_events(fake_PG[:, 0], part.segments)]
-        between_PG = between(part.real_PG, fake_PG, part.segments, mix_E)
+        between_PG = losses.between(part.real_PG, fake_PG, part.segments, mix_E)
         with self._precision():
             slope_PG = self._slope(between_PG, part.conditions_EC, part.segments)
-        return gradient_penalty(wide(slope_PG), part.segments, part.present_E)
+        return losses.gradient_penalty(wide(slope_PG), part.segments, part.present_E)
 
-    def generator_loss(self, part: WganEvents) -> tuple[Tensor, EnergyScore]:
+    def generator_loss(self, part: WganEvents) -> tuple[Tensor, losses.EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         times = self.generated_events
         fake_MPG = self.fake(part, self.num_sets - times, times).unflatten(0, (times, -1))
         raw_E = self.raw_scores(fake_MPG[-1], part.conditions_EC, part.segments)
-        loss = score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
+        loss = losses.score_loss(raw_E, part.signs_2E[: len(raw_E)]).loss
         if times == 1:
-            return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
+            return loss, losses.EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
         weights = part.muons_weight_E, part.present_E
-        return loss, energy_score(fake_MPG, part.real_PG, part.segments, weights, self.standardise.feature_spread_F[0])
+        return loss, losses.energy_score(
+            fake_MPG, part.real_PG, part.segments, weights, self.standardise.feature_spread_F[0]
+        )

@@ -62,13 +62,9 @@ _GCM2_MB = 14.55 * 1660.54
 """Interaction length in g/cm² times cross section in millibarn, for the mean mass number of air."""
 
 
-def _projectile_rows() -> Int64:
-    rows = dict(zip(PROJECTILES, range(len(PROJECTILES)), strict=True)) | {310: 6, -3122: 9}
-    rows |= {sign * hyperon: 8 - sign for hyperon in (3222, 3112, 3322, 3312) for sign in (-1, 1)}
-    return np.array([rows.get(pid, -1) for pid in FOLLOWED.tolist()])
-
-
-PROJECTILE_ROWS = _projectile_rows()
+_ROWS = dict(zip(PROJECTILES, range(len(PROJECTILES)), strict=True)) | {310: 6, -3122: 9}
+_ROWS |= {sign * hyperon: 8 - sign for hyperon in (3222, 3112, 3322, 3312) for sign in (-1, 1)}
+PROJECTILE_ROWS = np.array([_ROWS.get(pid, -1) for pid in FOLLOWED.tolist()])
 """Row of PROJECTILES that stands for each of FOLLOWED, -1 for muons. K0L stands for K0S, the lambda for hyperons, the
 antineutron for antihyperons."""
 

@@ -35,15 +35,7 @@ from common.files.parquet.columns import lists_of
 from common.files.rows import offsets_of
 from common.options import OutputPath
 from common.slow_progress import note
-from workloads.base.dataset import (
-    Written,
-    check_request,
-    prepare_folder,
-    share,
-    simulate_shown,
-    write_files,
-    write_tables,
-)
+from workloads.base import dataset
 from workloads.base.random_streams import file_stream
 from workloads.muons.showers.bundles import require_known
 from workloads.muons.showers.interactions import MODELS, LibraryName
@@ -97,7 +89,7 @@ class DatasetPlan:
             raise BadInputError(
                 f"events = {self.num_events} are not whole showers of {self.depths_per_shower} rows: use {fitting}"
             )
-        check_request(self.num_events // self.rows_per_unit, self.num_files, self.seed)
+        dataset.check_request(self.num_events // self.rows_per_unit, self.num_files, self.seed)
 
     @property
     def rows_per_unit(self) -> int:
@@ -106,7 +98,7 @@ class DatasetPlan:
 
     def num_rows(self, file_index: int) -> int:
         """Number of rows of one file: equal shares; the first files take one more event or shower of a remainder."""
-        return share(self.num_events // self.rows_per_unit, self.num_files, file_index) * self.rows_per_unit
+        return dataset.share(self.num_events // self.rows_per_unit, self.num_files, file_index) * self.rows_per_unit
 
     def relative_path(self, file_index: int) -> Path:
         """Range directory and name of one file."""
@@ -116,7 +108,7 @@ class DatasetPlan:
         return Path(f"{first:07d}-{first + NUMBERS_PER_RANGE - 1:07d}") / f"bundles_{first + place:07d}.parquet"
 
 
-def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, overwrite: bool = False) -> Written:
+def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, overwrite: bool = False) -> dataset.Written:
     """Write all files.
 
     Files of real showers that the same command wrote before it was stopped are kept. Raises BadInputError if ``out``
@@ -132,11 +124,13 @@ def write_dataset(out: Path, config: SimulatorConfig, plan: DatasetPlan, *, over
         note(f"{out}: {len(kept)} of {len(files)} files are there and stay")
     else:
         kept.clear()
-        prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
+        dataset.prepare_folder(
+            out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles"
+        )
     if library:
         library.folder()  # made once, and not by each process
     missing = [(path, index) for path, index in files.items() if path not in kept]
-    return write_files(partial(write_file, config, plan), missing, processes)
+    return dataset.write_files(partial(write_file, config, plan), missing, processes)
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -154,7 +148,7 @@ def _provenance(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> 
     return found
 
 
-def write_file(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]) -> Written:
+def write_file(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]) -> dataset.Written:
     """Write the file of this path and index of the data set, completely or not at all."""
     path, file_index = job
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +158,7 @@ def write_file(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]
     schema = SCHEMA
     if config.interactions:
         schema = SCHEMA.with_metadata({PROVENANCE: json.dumps(_provenance(config, plan, file_index))})
-    return write_tables(path, schema, counted, ROW_GROUP_ROWS, **options)
+    return dataset.write_tables(path, schema, counted, ROW_GROUP_ROWS, **options)
 
 
 def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[np.uint64]) -> pa.Table:
@@ -204,7 +198,7 @@ def simulate_dataset(
     library: int = 1,
     field: bool = False,
     force: bool = False,
-) -> Written:
+) -> dataset.Written:
     """Write muon bundles to the folder ``out``. Raises BadInputError.
 
     ``showers``: rows of a shower, each at another depth; 0: every row is its own event.
@@ -278,4 +272,4 @@ def simulate(out: Path, **options: Any) -> None:
       icestream simulate showers --preset sibyll --events 400000 --files 40 --showers 4 --seed 1
       icestream simulate held-out --preset sibyll --events 40000 --files 8 --seed 2 --library 2
     """
-    simulate_shown(out, "muons", lambda: simulate_dataset(out, **options))
+    dataset.simulate_shown(out, "muons", lambda: simulate_dataset(out, **options))

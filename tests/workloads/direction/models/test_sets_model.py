@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from direction_events import POSITION_S3, direction_microbatch
+from direction_events import direction_microbatch, event_input
 from torch import Tensor
 
 from workloads.direction.columns import CLASSICAL_FITS
@@ -23,7 +23,7 @@ def network() -> SetsNetwork:
 
 @pytest.fixture
 def events() -> EventInput:
-    return EventInput.from_microbatch(direction_microbatch(counts=[6, 0, 1, 30, 12]), POSITION_S3)
+    return event_input(direction_microbatch(counts=[6, 0, 1, 30, 12]))
 
 
 def slopes(value: Tensor, network: SetsNetwork, branch: str) -> list[Tensor]:
@@ -59,7 +59,7 @@ def test_before_training_the_prediction_is_the_track_fit(network: SetsNetwork, e
 
 def test_direct_light_of_the_fitted_track_has_no_residual() -> None:
     """A Cherenkov front at the speed of light, from the point and time of the fit."""
-    events = EventInput.from_microbatch(direction_microbatch(counts=[20]), POSITION_S3)
+    events = event_input(direction_microbatch(counts=[20]))
     fits = dict(zip(CLASSICAL_FITS, events.fits_EF[0].tolist(), strict=True))
     source = torch.tensor([fits[f"track_{axis}"] for axis in "xyz"])
     offset_T3 = events.position_T3 - torch.tensor([fits[f"track_at_{axis}_m"] for axis in "xyz"])

@@ -1,4 +1,4 @@
-"""Transformer and flat transformer: padding, attention against its definition, events at the edge, sizes."""
+"""Transformer and flat transformer: padding, attention against its definition, sizes; every network: events alone."""
 
 from __future__ import annotations
 
@@ -11,43 +11,34 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from direction_events import POSITION_S3, direction_microbatch
+from direction_events import POSITION_S3, direction_microbatch, event_input, segments_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.base.batch import Microbatch
-from workloads.base.segments import Segments, segment_sum
-from workloads.direction.geometry import LIGHT_SPEED_M_NS
+from workloads.base.segments import segment_sum
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, Geometry
 from workloads.direction.models import flat, transformer
 from workloads.direction.models.config import TransformerConfig
 from workloads.direction.models.flat import FlatLayer, FlatNetwork, flat_features
-from workloads.direction.models.network import DirectionNetwork, EventInput, sensor_set, vmf_loss
+from workloads.direction.models.network import Detector, DirectionNetwork, EventInput, sensor_set, vmf_loss
+from workloads.direction.models.sets import SetsNetwork
 from workloads.direction.models.task import NETWORKS
-from workloads.direction.models.transformer import (
-    Attention,
-    Padding,
-    TransformerNetwork,
-    _groups,
-    interval_terms,
-)
+from workloads.direction.models.transformer import Attention, Padding, TransformerNetwork, _groups, interval_terms
 
 MIXED = [3, 0, 1, 40, 2, 0, 5, 7, 38, 4, 1, 6, 2, 2, 9, 3, 5, 36]
-
-
-def segments_of(counts: list[int]) -> Segments:
-    return Segments.from_counts(torch.tensor(counts, dtype=torch.int64), sum(counts))
 
 
 @pytest.mark.parametrize("counts", [MIXED, [1], [4, 0], [0, 0, 5]])
 def test_rows_come_back_in_their_order(counts: list[int]) -> None:
     rows = torch.randn(sum(counts), 3)
-    padding = Padding.of(segments_of(counts))
+    padding = Padding.of(segments_of(*counts))
     assert torch.equal(padding.packed(padding.padded(rows)), rows)
 
 
 def test_a_long_event_does_not_pad_all_others() -> None:
     counts = [10] * 60 + [1000] * 4
-    rows = sum(group.num_rows for group in Padding.of(segments_of(counts)).groups)
+    rows = sum(group.num_rows for group in Padding.of(segments_of(*counts)).groups)
     assert rows < 0.3 * len(counts) * max(counts)
 
 
@@ -63,7 +54,7 @@ def test_a_gpu_has_one_group_unless_a_long_event_would_pad_too_many() -> None:
 def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradients() -> None:
     torch.manual_seed(1)
     counts = [3, 0, 7, 1, 5]
-    segments = segments_of(counts)
+    segments = segments_of(*counts)
     padding = Padding.of(segments)
     rows = torch.randn(16, 8, requires_grad=True)
     position, time = 200 * torch.randn(16, 3), 500 * torch.randn(16, 1)
@@ -78,7 +69,7 @@ def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradie
         if count == 0:
             continue
         of_event = slice(start, start + count)
-        alone = Padding.of(segments_of([count]))
+        alone = Padding.of(segments_of(count))
         bias = attention.bias(interval_terms(position[of_event], time[of_event], alone)[0][0])
         query, key, value = attention.input(rows[of_event]).unflatten(1, (3, 2, 4)).unbind(1)
         heads = []
@@ -98,7 +89,7 @@ def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradie
 def test_terms_depend_on_the_sign_and_size_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sensors at the same place, 300 m of light apart in time: s = 300 m. At the same time, 300 m apart: -300 m."""
     monkeypatch.setattr(transformer, "_BIAS_TERMS", 5)
-    padding = Padding.of(segments_of([2, 2]))
+    padding = Padding.of(segments_of(2, 2))
     position = torch.tensor([[0.0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 300, 0]])
     time = torch.tensor([[0.0], [300 / LIGHT_SPEED_M_NS], [0], [0]])
 
@@ -115,8 +106,10 @@ def test_terms_depend_on_the_sign_and_size_of_the_interval(monkeypatch: pytest.M
 MAKE: dict[str, Callable[[], DirectionNetwork]] = {
     "transformer": lambda: TransformerNetwork(16, 2, 2, 1),
     "flat": lambda: FlatNetwork(16, 2, 2),
+    "sets": lambda: SetsNetwork(8, 2),
 }
-both_models = pytest.mark.parametrize("model", list(MAKE))
+every_model = pytest.mark.parametrize("model", list(MAKE))
+both_models = pytest.mark.parametrize("model", ["transformer", "flat"])
 
 
 def make_network(model: str = "transformer", *, stirred: bool = True) -> Any:
@@ -128,10 +121,6 @@ def make_network(model: str = "transformer", *, stirred: bool = True) -> Any:
             for parameter in network.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
     return network
-
-
-def events_of(microbatch: Microbatch, position_S3: Tensor = POSITION_S3) -> EventInput:
-    return EventInput.from_microbatch(microbatch, position_S3)
 
 
 def loss_of(network: DirectionNetwork, events: EventInput) -> Tensor:
@@ -149,27 +138,28 @@ def event(position_T3: Tensor, time_P: Tensor, counts_T: list[int], *, log10_cha
         time_P=time_P,
         log10_charge_P=torch.full((num_pulses,), log10_charge),
         auxiliary_P=torch.zeros(num_pulses, dtype=torch.bool),
-        pulses=segments_of(counts_T),
+        pulses=segments_of(*counts_T),
         position_T3=position_T3,
-        sensors=segments_of([len(position_T3)]),
+        sensors=segments_of(len(position_T3)),
         source_direction_E3=torch.tensor([[0.0, 0, 1]]),
-        fits_EF=torch.zeros(1, 21),
+        fits_EF=torch.zeros(1, len(CLASSICAL_FITS)),
         enriched_E=torch.zeros(1, dtype=torch.bool),
+        medium=ICE,
     )
 
 
-@both_models
+@every_model
 def test_a_batch_gives_each_event_the_prediction_that_it_has_alone(model: str) -> None:
     network = make_network(model)
     microbatch = direction_microbatch(counts=[12, 0, 1, 60, 3, 25, 200, 2, 9])
-    together = network(events_of(microbatch))
+    together = network(event_input(microbatch))
     for number in range(microbatch.num_events):
-        alone = network(events_of(microbatch.part(number, number + 1)))
+        alone = network(event_input(microbatch.part(number, number + 1)))
         for found, expected in zip((together.p_E3, *together.auxiliary), (alone.p_E3, *alone.auxiliary), strict=True):
             torch.testing.assert_close(found[number], expected[0], rtol=1e-3, atol=1e-4)
 
 
-@both_models
+@every_model
 def test_the_order_of_sensors_does_not_matter(model: str) -> None:
     network, microbatch = make_network(model), direction_microbatch(6)
     random = np.random.default_rng(4)
@@ -181,11 +171,11 @@ def test_the_order_of_sensors_does_not_matter(model: str) -> None:
     columns["sensor"] = torch.from_numpy(sensor_P[order_P].astype(np.int16)).unsqueeze(1)
     opens_P = np.append(True, (np.diff(sensor_P[order_P]) != 0) | (np.diff(event_P) != 0))
     columns["opens_sensor"] = torch.from_numpy(opens_P).unsqueeze(1)
-    position_S3 = torch.empty_like(POSITION_S3)
+    position_S3 = np.empty_like(POSITION_S3)
     position_S3[new_S] = POSITION_S3
 
-    expected = network(events_of(microbatch)).p_E3
-    found = network(events_of(replace(microbatch, particle_columns=columns), position_S3)).p_E3
+    expected = network(event_input(microbatch)).p_E3
+    found = network(event_input(replace(microbatch, particle_columns=columns), Detector(Geometry(position_S3)))).p_E3
 
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
@@ -193,9 +183,9 @@ def test_the_order_of_sensors_does_not_matter(model: str) -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        events_of(direction_microbatch(counts=[0, 0, 0])),
-        events_of(direction_microbatch(counts=[0, 1, 0], auxiliary=0.0)),
-        events_of(direction_microbatch(counts=[2, 2], auxiliary=1.0)),
+        event_input(direction_microbatch(counts=[0, 0, 0])),
+        event_input(direction_microbatch(counts=[0, 1, 0], auxiliary=0.0)),
+        event_input(direction_microbatch(counts=[2, 2], auxiliary=1.0)),
         event(torch.zeros(3, 3), torch.zeros(3), [1, 1, 1]),
         event(torch.zeros(1, 3), torch.zeros(5), [5]),
         event(torch.tensor([[0.0, 0, 0], [0, 0, 17]]), torch.tensor([0.0, 1e9]), [1, 1]),
@@ -204,7 +194,7 @@ def test_the_order_of_sensors_does_not_matter(model: str) -> None:
     ],
     ids=["none", "one", "auxiliary", "one place and time", "one sensor", "a second late", "absurd charge", "far away"],
 )
-@both_models
+@every_model
 def test_events_that_tell_little_have_finite_predictions_and_gradients(model: str, events: EventInput) -> None:
     network = make_network(model)
     loss = loss_of(network, events)
@@ -215,17 +205,17 @@ def test_events_that_tell_little_have_finite_predictions_and_gradients(model: st
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-@both_models
+@every_model
 def test_every_weight_learns(model: str) -> None:
     network = make_network(model)
-    loss_of(network, events_of(direction_microbatch(8))).backward()
+    loss_of(network, event_input(direction_microbatch(8))).backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
 
 
 def test_the_first_prediction_learns_from_its_own_loss_alone() -> None:
-    network, events = make_network(), events_of(direction_microbatch(8))
+    network, events = make_network(), event_input(direction_microbatch(8))
     vmf_loss(network(events).p_E3, events.source_direction_E3).mean().backward()
     assert network.first_head[3].weight.grad is None
     assert network.layers[0].attention.input.weight.grad is not None
@@ -234,7 +224,7 @@ def test_the_first_prediction_learns_from_its_own_loss_alone() -> None:
 @pytest.mark.parametrize("max_sensors", [2, 256])
 def test_sensors_beyond_the_limit_still_count_in_the_sums(monkeypatch: pytest.MonkeyPatch, max_sensors: int) -> None:
     """More light in the dimmest sensor changes the prediction, also where that sensor is no token."""
-    events = events_of(direction_microbatch(counts=[60], auxiliary=0.0))
+    events = event_input(direction_microbatch(counts=[60], auxiliary=0.0))
     assert events.sensors.num_particles > 10
     charge_T = segment_sum(10**events.log10_charge_P, events.pulses)
     dimmest = int(events.pulses.starts_E[charge_T.argmin()])
@@ -272,7 +262,7 @@ def test_an_event_of_5_000_sensors_needs_little_memory() -> None:
 
 @both_models
 def test_bfloat16_is_near_float32_and_its_result_is_float32(model: str) -> None:
-    network, events = make_network(model, stirred=False), events_of(direction_microbatch(8))
+    network, events = make_network(model, stirred=False), event_input(direction_microbatch(8))
     expected = network(events)
     with torch.autocast("cpu", torch.bfloat16):
         found = network(events)
@@ -306,5 +296,5 @@ def test_the_flat_token_has_the_first_pulses_in_time_and_zeros_behind_them(monke
 def test_a_new_flat_network_hands_the_first_tokens_through() -> None:
     """Output weights of 0: attention and inner networks add nothing at the start."""
     layer = FlatLayer(16, 2)
-    first_RD, padding = torch.randn(5, 16), Padding.of(segments_of([2, 3]))
+    first_RD, padding = torch.randn(5, 16), Padding.of(segments_of(2, 3))
     torch.testing.assert_close(layer(first_RD, first_RD, padding), 1.1 * first_RD)

@@ -23,11 +23,7 @@ from services.config.root import Config
 from workloads.base.checkpoint import TrainedRun
 from workloads.muons.commands import export
 from workloads.muons.export import run as programs
-from workloads.muons.export.functions import (
-    CountsFunction,
-    FunctionInput,
-    GeneratorFunction,
-)
+from workloads.muons.export.functions import CountsFunction, FunctionInput, GeneratorFunction
 from workloads.muons.export.run import OWN_FILES, program, read_report
 from workloads.muons.models.likelihood_densities import MuonSampler
 

@@ -121,10 +121,7 @@ CAUGHT_BY = {
         *("conditional_log10_bundle_energy_w1", "mean_log10_radius_variance_ratio_at_least_20"),
     },
     "deterministic counts": {"count_pit_ks", "log10_count_w1", "conditional_log10_count_w1"},
-    "E and r independent": {
-        "energy_radius_correlation_within_events_difference",
-        "weighted_radius_m_w1",
-    },
+    "E and r independent": {"energy_radius_correlation_within_events_difference", "weighted_radius_m_w1"},
     "clipped energies": {"energy_above_10_tev_ratio"},
 }
 

@@ -216,8 +216,9 @@ def test_parts_of_a_batch_add_up_to_it(chunk_particles: int) -> None:
     assert float(whole.held_out(block)["m_loss"]) == pytest.approx(float(cut.held_out(block)["m_loss"]), rel=1e-3)
 
 
-def test_a_thinned_event_has_the_weight_of_all_its_muons() -> None:
-    networks = (task := trained(2, max_muons=50)).networks
+def test_a_thinned_event_has_the_weight_of_all_its_muons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LikelihoodConfig, "max_muons", 50)
+    networks = (task := trained(2)).networks
     (large,) = toy_batch(4, seed=4, counts=[400, 0, 50, 3]).microbatches
     seen = task.prepare(large, random())
     assert seen.num_particles == 50 + 50 + 3

@@ -146,10 +146,7 @@ def test_settings_are_what_may_change_while_training() -> None:
     task = make_wgan(schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4)
     task.steps = 100
     task.step(toy_batch())
-    assert MuonPanel(task, 0).settings() == {
-        "lr_generator": pytest.approx(5e-6),
-        "lr_critic": pytest.approx(1e-5),
-    }
+    assert MuonPanel(task, 0).settings() == {"lr_generator": pytest.approx(5e-6), "lr_critic": pytest.approx(1e-5)}
 
 
 @pytest.mark.cuda

@@ -26,6 +26,7 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.base.training import Alarm
 from workloads.muons.models import likelihood_densities, wgan
+from workloads.muons.models.config import WganConfig
 from workloads.muons.models.likelihood_densities import NUM_KNOWN
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan import ALARMS, WganTask
@@ -159,7 +160,8 @@ def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytes
 def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = begun(make_wgan(gp_every=3, critic_steps=2))
+    monkeypatch.setattr(WganConfig, "gp_every", 3)
+    task = begun(make_wgan(critic_steps=2))
     at = []
     penalty = task.networks.penalty
     monkeypatch.setattr(
@@ -176,9 +178,11 @@ def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run
 def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wgan, "score_loss", lambda scores, *_: ScoreLoss(0 * scores.sum(), torch.zeros(2)))
 
-    every, rare = (
-        begun(make_wgan(gp_every=gp_every, critic_steps=1)).step(toy_batch())["critic_grad_norm"] for gp_every in (1, 4)
-    )
+    norms = []
+    for gp_every in (1, 4):
+        monkeypatch.setattr(WganConfig, "gp_every", gp_every)
+        norms.append(begun(make_wgan(critic_steps=1)).step(toy_batch())["critic_grad_norm"])
+    every, rare = norms
 
     assert every > 0
     torch.testing.assert_close(rare, 4 * every)

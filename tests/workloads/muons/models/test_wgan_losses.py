@@ -11,19 +11,7 @@ from torch import Tensor
 
 from workloads.base.segments import Segments
 from workloads.muons.models import wgan_losses
-from workloads.muons.models.wgan_losses import (
-    EnergyScore,
-    between,
-    bounded,
-    energy_score,
-    event_summary,
-    event_weight,
-    gradient_penalty,
-    raw_score,
-    row_scores,
-    score_loss,
-    score_slope,
-)
+from workloads.muons.models import wgan_losses as terms
 
 
 def ragged(counts: list[int]) -> Segments:
@@ -45,8 +33,8 @@ def test_the_slope_of_a_score_and_its_gradients_are_those_of_autograd(
     inputs = (rows_ED, projected_ED, draw(1, 6, dtype=wide, seed=3), draw(1, dtype=wide, seed=4))
     for one in inputs:
         one.requires_grad_(True)
-    (expected_ED,) = torch.autograd.grad(bounded(raw_score(*inputs)).sum(), rows_ED, create_graph=True)
-    found_ED = score_slope(*inputs)
+    (expected_ED,) = torch.autograd.grad(terms.bounded(terms.raw_score(*inputs)).sum(), rows_ED, create_graph=True)
+    found_ED = terms.score_slope(*inputs)
 
     assert found_ED.dtype == wide
     tolerance = {"rtol": 0.02, "atol": 0.02} if dtype == torch.bfloat16 else {"rtol": 1e-7, "atol": 1e-9}
@@ -68,7 +56,7 @@ def test_the_loss_of_scores_its_gradient_and_what_describes_it(num_events: int) 
     expected = (100 * torch.tanh(scores_N / 100) * signs_N).sum()
     near = (torch.tanh(scores_N / 100).abs() > 0.9) * signs_N.abs()
 
-    found = score_loss(scores_N, signs_N)
+    found = terms.score_loss(scores_N, signs_N)
 
     torch.testing.assert_close(found.loss, expected)
     torch.testing.assert_close(found.gap_and_near_2, torch.stack([-(scores_N * signs_N).sum(), near.sum() / 2]))
@@ -82,7 +70,7 @@ def test_the_loss_of_scores_its_gradient_and_what_describes_it(num_events: int) 
 def test_an_event_without_a_slope_has_a_finite_gradient_of_its_penalty() -> None:
     slope_PF = torch.zeros(5, 3, requires_grad=True)
     segments = ragged([2, 3])
-    gradient_penalty(slope_PF, segments, torch.ones(2)).penalty.backward()
+    terms.gradient_penalty(slope_PF, segments, torch.ones(2)).penalty.backward()
     assert slope_PF.grad is not None
     assert not slope_PF.grad.any()
 
@@ -103,7 +91,7 @@ def test_the_score_of_rows_and_its_gradient_are_those_of_all_pairs(
     among = torch.stack([distance(one, other) for one, other in itertools.combinations(generated_MRS, 2)])
     expected_R = to_real.mean(0) - among.mean(0) / 2
 
-    found_R = row_scores(generated_MRS, real_RS)
+    found_R = terms.row_scores(generated_MRS, real_RS)
 
     assert found_R.dtype == torch.promote_types(dtype, torch.float32)
     tolerance = {"rtol": 0.02, "atol": 0.02} if dtype == torch.bfloat16 else {"rtol": 1e-6, "atol": 1e-9}
@@ -121,21 +109,21 @@ def test_what_is_not_finite_gives_a_loss_that_is_not_finite(value: float) -> Non
     bad = draw(5, 3)
     bad[0, 0] = value
     segments = ragged([2, 3])
-    assert not raw_score(bad, draw(5, 3), draw(1, 3), draw(1))[0].isfinite()
-    assert not score_loss(bad.flatten(), torch.ones(15).double()).gap_and_near_2[0].isfinite()
-    assert not gradient_penalty(bad, segments, torch.ones(2).double()).penalty.isfinite()
-    assert not row_scores(torch.stack([bad, draw(5, 3)]), draw(5, 3))[0].isfinite()
-    assert score_loss(torch.full((1,), torch.nan), torch.ones(1)).loss.isnan()
+    assert not terms.raw_score(bad, draw(5, 3), draw(1, 3), draw(1))[0].isfinite()
+    assert not terms.score_loss(bad.flatten(), torch.ones(15).double()).gap_and_near_2[0].isfinite()
+    assert not terms.gradient_penalty(bad, segments, torch.ones(2).double()).penalty.isfinite()
+    assert not terms.row_scores(torch.stack([bad, draw(5, 3)]), draw(5, 3))[0].isfinite()
+    assert terms.score_loss(torch.full((1,), torch.nan), torch.ones(1)).loss.isnan()
 
 
 def test_scores_and_their_loss_can_be_differentiated_twice_and_the_energy_score_once_only() -> None:
     rows_ED = draw(4, 3)
     inputs = [one.requires_grad_(True) for one in (rows_ED, draw(4, 3, seed=2), draw(1, 3, seed=3), draw(1, seed=4))]
     signs_N = torch.tensor([-1.0, 0, 1, 1]).double()
-    assert torch.autograd.gradgradcheck(lambda *values: raw_score(*values), inputs)
-    assert torch.autograd.gradgradcheck(lambda *values: score_slope(*values), inputs)
-    assert torch.autograd.gradgradcheck(lambda x: score_loss(x, signs_N).loss, 50 * rows_ED[:, 0])
-    score_R = row_scores(torch.stack([rows_ED, 2 * rows_ED]), draw(4, 3, seed=5))
+    assert torch.autograd.gradgradcheck(lambda *values: terms.raw_score(*values), inputs)
+    assert torch.autograd.gradgradcheck(lambda *values: terms.score_slope(*values), inputs)
+    assert torch.autograd.gradgradcheck(lambda x: terms.score_loss(x, signs_N).loss, 50 * rows_ED[:, 0])
+    score_R = terms.row_scores(torch.stack([rows_ED, 2 * rows_ED]), draw(4, 3, seed=5))
     with pytest.raises(RuntimeError, match="once only"):
         torch.autograd.grad(score_R.sum(), rows_ED, create_graph=True)
 
@@ -145,7 +133,7 @@ def test_a_point_between_two_events_mixes_muons_of_equal_rank() -> None:
     real = torch.tensor([[1.0, 2.0], [5.0, 1.0], [0.0, 0.0]])
     fake = torch.tensor([[2.0, 3.0], [9.0, 4.0], [8.0, 8.0]])
 
-    mixed = between(real, fake, segments, torch.tensor([0.5, 0.9, 0.25]))
+    mixed = terms.between(real, fake, segments, torch.tensor([0.5, 0.9, 0.25]))
 
     torch.testing.assert_close(mixed, torch.tensor([[1.5, 2.5], [7.0, 2.5], [6.0, 6.0]]))
 
@@ -153,15 +141,15 @@ def test_a_point_between_two_events_mixes_muons_of_equal_rank() -> None:
 SPREAD = torch.tensor(0.5)
 
 
-def score_of(generated: list[torch.Tensor], real: torch.Tensor, segments: Segments) -> EnergyScore:
+def score_of(generated: list[torch.Tensor], real: torch.Tensor, segments: Segments) -> terms.EnergyScore:
     present_E = (segments.counts_E > 0).to(real.dtype)
-    weights = event_weight(segments, present_E), present_E
-    return energy_score(torch.stack(generated), real, segments, weights, SPREAD)
+    weights = terms.event_weight(segments, present_E), present_E
+    return terms.energy_score(torch.stack(generated), real, segments, weights, SPREAD)
 
 
 def test_the_summary_of_an_event_is_that_of_its_muons_by_hand() -> None:
     features = torch.tensor([[0.0, 1.0], [2.0, 3.0], [-1.0, 0.5]], dtype=torch.float64)
-    found = event_summary(features, ragged([2, 0, 1]), SPREAD)
+    found = terms.event_summary(features, ragged([2, 0, 1]), SPREAD)
     sum_lg_energy = math.log10(10**0.0 + 10 ** (2.0 * 0.5)) / 0.5
     assert found[0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0, 2.0, sum_lg_energy])
     assert found[1].tolist() == [0.0] * 6

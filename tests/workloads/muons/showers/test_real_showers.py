@@ -10,14 +10,7 @@ from click.testing import CliRunner
 
 from common.errors import BadInputError
 from workloads.muons.evaluation import drawn_again
-from workloads.muons.showers.interactions import (
-    KEPT_ABOVE_GEV,
-    PROJECTILES,
-    Library,
-    LibraryName,
-    library_of,
-    make_library,
-)
+from workloads.muons.showers import interactions
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.muons import SimulatedPrimaries, sample_primaries, simulate, simulate_showers
 from workloads.muons.simulator.write import read_provenance, simulate_dataset
@@ -35,10 +28,10 @@ def library(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(cache))
         place = cache / "icestream" / "showers" / "sibyll23d-0.11.0-1-v3"
         place.parent.mkdir(parents=True, mode=0o700)
-        make_library(place, LibraryName(), 0.01)
-        library_of.cache_clear()
-        yield Library(place)
-        library_of.cache_clear()
+        interactions.make_library(place, interactions.LibraryName(), 0.01)
+        interactions.library_of.cache_clear()
+        yield interactions.Library(place)
+        interactions.library_of.cache_clear()
 
 
 def fixed(num, energy_gev, mass):
@@ -53,10 +46,10 @@ def test_secondaries_of_an_interaction_have_at_most_its_energy_and_mostly_a_larg
         share = np.bincount(parent, secondary_gev, 4000) / 1e6
         assert share.max() < 1.001, "as the cells' energies are scaled, so are those of the secondaries"
         assert 0.5 < share.mean() < 0.9, "photons, of neutral pions, have the rest"
-        assert secondary_gev.min() > KEPT_ABOVE_GEV * 0.88
+        assert secondary_gev.min() > interactions.KEPT_ABOVE_GEV * 0.88
         assert 0.2 < np.median(np.abs(px_gev)) < 0.4
         assert set(np.unique(np.abs(pid))) >= {211, 321, 130, 2212, 2112}
-    lengths = library.length_gcm2(np.arange(len(PROJECTILES)), np.full(len(PROJECTILES), 5.0))
+    lengths = library.length_gcm2(np.arange(len(interactions.PROJECTILES)), np.full(len(interactions.PROJECTILES), 5.0))
     assert lengths[0] == pytest.approx(76, abs=4), "protons in air at 100 TeV, g/cm²"
     assert (lengths[2:7] > lengths[0]).all(), "mesons are smaller"
 
