@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from workloads.direction.fits import reference_times
+from workloads.direction.light import reference_times
 
 COLUMNS = ("x", "y", "z", "time", "charge", "auxiliary")
 """Columns of `KagglePulses.values_P6` as GraphNeT's detector `IceCubeKaggle` names them: m, ns, PE, 0 or 1."""
