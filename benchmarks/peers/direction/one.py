@@ -145,6 +145,7 @@ def predicted(peer: Peer, recipe: Recipe, folder: Path, position_S3: torch.Tenso
         np.concatenate(topologies),
         np.concatenate(energies),
         np.zeros(len(kappa_E), np.int64),  # not asked for by any metric
+        np.full((len(kappa_E), 2), np.nan),  # the peers predict no energy
     )
 
 
