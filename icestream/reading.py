@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +65,13 @@ def read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays
     )
     which: Which = "held_out" if config.stream.held_out else "all"
     where = f"trainer.validation.input = {list(inputs)}" if inputs else "the run's inputs"
-    report = refuse if inputs else partial(logger.warning, "validation block: left out: %s")
+    left_out: list[str] = []
+
+    def leave_out(reason: str) -> None:
+        logger.warning("validation block: left out: %s", reason)
+        left_out.append(reason)
+
+    report = refuse if inputs else leave_out
     settings = replace(file_settings(config), stream=stream)
     with Remotes(settings.access) as remotes:
         sources = _validation_files(config, remotes)
@@ -84,7 +89,7 @@ def read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays
                         if not missing:
                             return
     if missing == wanted:
-        raise BadInputError(f"{where}: no usable event for the validation block")
+        raise BadInputError(": ".join([f"{where}: no usable event for the validation block", *left_out[:1]]))
     if config.stream.held_out:
         logger.warning("%s: only %d held-out events for the validation block", where, wanted - missing)
 

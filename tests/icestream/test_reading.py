@@ -111,6 +111,8 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     empty = write_events(tmp_path / "empty.parquet", make_events([0, 0]))
     with pytest.raises(BadInputError, match="no usable event"):
         read(make_config(empty, stream={"where": "muons.count > 0"}), tmp_path)
+    with pytest.raises(BadInputError, match=r"no usable event for the validation block: .*text.parquet: .*nor HDF5"):
+        read(held_out_config(text), tmp_path)
 
 
 # ------------------------------------------------------------------ events held out of training
