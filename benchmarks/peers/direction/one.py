@@ -25,6 +25,7 @@ from benchmarks.peers.loaders import version_of
 from common.atomic_file import replace_file
 from workloads.direction.geometry import GEOMETRY_FILE, read_geometry
 from workloads.direction.metrics import PredictedEvents, evaluate, kappa_bins, unit_and_norm
+from workloads.direction.models.network import Detector
 
 HELD_OUT = 0.03
 """Share of the training events that ours hold out for their validation: the peers don't train on them either."""
@@ -65,6 +66,12 @@ def batches(folder: Path, recipe: Recipe, seed: int) -> Iterator[icestream.Ragge
             yield from stream
 
 
+def pulses_of(batch: icestream.RaggedBatch, recipe: Recipe, detector: Detector) -> KagglePulses:
+    """Return the pulses of a batch as the peers see them: any detector at IceCube's size, as our models do."""
+    stretch = recipe.stretch * detector.scale
+    return KagglePulses.of(batch, detector.seen_S3, most=recipe.most_pulses, stretch=stretch)
+
+
 @dataclass
 class Progress:
     """Numbers of a training so far."""
@@ -80,7 +87,7 @@ def rate_factor(done: float, warm_up: float) -> float:
     return float(np.interp(done, [0.0, warm_up, 1.0], [LOWEST_FACTOR, 1.0, LOWEST_FACTOR]))
 
 
-def train(peer: Peer, recipe: Recipe, task: dict[str, Any], position_S3: torch.Tensor, clock: Clock) -> Progress:
+def train(peer: Peer, recipe: Recipe, task: dict[str, Any], detector: Detector, clock: Clock) -> Progress:
     """Train until the CPU time of the process is spent."""
     optimiser = torch.optim.Adam(peer.parameters(), lr=recipe.learning_rate, eps=recipe.epsilon)
     progress, seconds, last_s = Progress(), float(task["seconds"]), 0.0
@@ -89,7 +96,7 @@ def train(peer: Peer, recipe: Recipe, task: dict[str, Any], position_S3: torch.T
         started_s = time.process_time()
         if started_s + last_s / 2 > seconds:  # half of the trainings end a little early, half a little late
             break
-        pulses = KagglePulses.of(batch, position_S3, most=recipe.most_pulses, stretch=recipe.stretch)
+        pulses = pulses_of(batch, recipe, detector)
         parts = [peer.data(part) for _, part in pulses.by_size(recipe.parts)]
         clock.lap("conversion")
         for group in optimiser.param_groups:
@@ -114,7 +121,7 @@ def train(peer: Peer, recipe: Recipe, task: dict[str, Any], position_S3: torch.T
 
 
 @torch.no_grad()
-def predicted(peer: Peer, recipe: Recipe, folder: Path, position_S3: torch.Tensor, clock: Clock) -> PredictedEvents:
+def predicted(peer: Peer, recipe: Recipe, folder: Path, detector: Detector, clock: Clock) -> PredictedEvents:
     """Return the predictions of all held-out events."""
     peer.eval()
     vectors, truths, topologies, energies = [], [], [], []
@@ -124,7 +131,7 @@ def predicted(peer: Peer, recipe: Recipe, folder: Path, position_S3: torch.Tenso
     ) as stream:
         for batch in stream:
             clock.lap("evaluation")
-            pulses = KagglePulses.of(batch, position_S3, most=recipe.most_pulses, stretch=recipe.stretch)
+            pulses = pulses_of(batch, recipe, detector)
             p_E3 = torch.zeros(batch.num_events, 3)
             with_pulses = batch.counts.nonzero()[:, 0]
             for events, part in pulses.by_size(recipe.parts):
@@ -156,14 +163,14 @@ def main() -> None:
     loads = [os.getloadavg()[0]]
     recipe = changed(RECIPES[task["model"]], task["changes"])
     folder = Path(task["data"])
-    position_S3 = torch.from_numpy(read_geometry(folder / "training" / GEOMETRY_FILE).position_S3)
+    detector = Detector(read_geometry(folder / "training" / GEOMETRY_FILE))
     peer = Peer(recipe)
     clock = Clock()
-    progress = train(peer, recipe, task, position_S3, clock)
+    progress = train(peer, recipe, task, detector, clock)
     trainer_cpu_s = time.process_time()
     loads.append(os.getloadavg()[0])
     torch.manual_seed(0)  # of the sample of an event's pulses
-    events = predicted(peer, recipe, folder / "held-out", position_S3, clock)
+    events = predicted(peer, recipe, folder / "held-out", detector, clock)
     report = evaluate(events, bootstraps=BOOTSTRAPS, seed=0)
     finite_E = np.isfinite(events.angle_rad_E)
     bins = kappa_bins(events.angle_rad_E[finite_E], events.kappa_E[finite_E])
