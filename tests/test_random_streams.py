@@ -20,8 +20,9 @@ CPU = torch.device("cpu")
 
 def purposes() -> list[Purpose]:
     """All purposes of all workloads."""
-    for path in sorted(ROOT.glob("workloads/*/purposes.py")):
-        importlib.import_module(f"workloads.{path.parent.name}.purposes")
+    for path in sorted(ROOT.glob("workloads/**/*.py")):
+        if "(Purpose):" in path.read_text():
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     kinds = [kind for kind in Purpose.__subclasses__() if kind.__module__.startswith("workloads.")]
     return [purpose for kind in kinds for purpose in kind]
 

@@ -32,12 +32,15 @@ from workloads.direction.light import (
     CASCADE_NEAR_M,
     CASCADE_WIDTH,
     JITTER_NS,
+    NEAREST_M,
     NOISE_PER_NS,
     EventPulses,
     PaddedPulses,
     ln_density,
     ln_density_table,
     padded_batches,
+    strata,
+    thinned_pulses,
 )
 
 MOST_PULSES = 128
@@ -55,7 +58,6 @@ _WIDER = 1.3
 _STRATA = ((32, 1), (32, 4), (32, 16), (16, 64))
 """Sensors, in the order of their distance from the fitted vertex: how many, each of which stands for how many."""
 _LEAST_PE, _MOST_PE = 0.1, 2000.0
-_NEAREST_M = 1.0
 
 
 def cascade_posteriors(pulses: EventPulses, vertex_E4: Tensor) -> Tensor:
@@ -64,13 +66,11 @@ def cascade_posteriors(pulses: EventPulses, vertex_E4: Tensor) -> Tensor:
     The direction of the source (a mean of unit vectors: the longer, the better known), ln of A in photo-electrons, and
     ln of the evidence a pulse. ``vertex_E4``: position and time of the point source.
     """
-    segments, geometry = pulses.segments, pulses.geometry
-    every_E = (segments.counts_E + MOST_PULSES - 1) // MOST_PULSES
-    place_P = segments.particles_P - segments.starts_E[segments.event_P]
-    found_E5 = torch.zeros(segments.num_events, 5)
+    geometry = pulses.geometry
+    found_E5 = torch.zeros(pulses.segments.num_events, 5)
     position_S3 = torch.from_numpy(geometry.position_S3)
-    rank_K, weight_K = _strata(len(geometry))
-    for batch in padded_batches(pulses.of(place_P % every_E[segments.event_P] == 0), _PLACES):
+    rank_K, weight_K = strata(_STRATA, len(geometry))
+    for batch in padded_batches(thinned_pulses(pulses, MOST_PULSES)[0], _PLACES):
         vertex_B4 = vertex_E4[batch.event_B]
         apart_BS3 = vertex_B4[:, None, :3] - position_S3
         nearest_BS = apart_BS3.square().sum(2).topk(int(rank_K[-1]) + 1, largest=False).indices
@@ -144,7 +144,7 @@ def _ln_likelihood(
 def _seen(points_BM4: Tensor, position_B3L: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors (B, M, 3, L) from points to places, and distances (B, M, L)."""
     offset_BM3L = position_B3L.unsqueeze(1) - points_BM4[:, :, :3, None]
-    distance_BML = offset_BM3L.square().sum(2).clamp_min_(_NEAREST_M**2).sqrt_()
+    distance_BML = offset_BM3L.square().sum(2).clamp_min_(NEAREST_M**2).sqrt_()
     return offset_BM3L.div_(distance_BML.unsqueeze(2)), distance_BML
 
 
@@ -182,15 +182,3 @@ def sphere(num_directions: int) -> Tensor:
     z_G = 1 - 2 * number_G / num_directions
     azimuth_G, radius_G = math.pi * (1 + math.sqrt(5)) * number_G, (1 - z_G**2).sqrt()
     return torch.stack([radius_G * azimuth_G.cos(), radius_G * azimuth_G.sin(), z_G], 1).float()
-
-
-def _strata(num_sensors: int) -> tuple[Tensor, Tensor]:
-    """Ranks of the sensors by distance that the light is summed over, and the number each stands for. (K,) each."""
-    ranks, weights, first = [], [], 0
-    for number, each in _STRATA:
-        ranks += [first + each // 2 + each * place for place in range(number)]
-        weights += [float(each)] * number
-        first += number * each
-    rank_K, weight_K = torch.tensor(ranks), torch.tensor(weights)
-    there_K = rank_K < num_sensors
-    return rank_K[there_K], weight_K[there_K]

@@ -13,12 +13,6 @@ Events that tell little have finite values too. Without pulses: the direction st
 one place or one time the line stands still (speed 0) and points straight up, where the track's fit starts. Without a
 clean pulse all its pulses count as clean.
 
-A track is a particle at the speed of light, whose Cherenkov light reaches the sensors. Its state, 7 numbers: unit
-vector of its travel, its point (m) at a time, that time (ns). A step, 5 numbers: the time (100 ns), two tilts (rad),
-two shifts of the point across the track (100 m). Light leaves at the Cherenkov angle θ, cos θ = 1 / phase index. A
-sensor at the distance ρ from the track, l along it from the point, sees it l / c + ρ / c (group index / sin θ -
-1 / tan θ) after the particle is at the point; the light travelled ρ / sin θ.
-
 A point source is the shower of a cascade, or the vertex of a track. Its state, 4 numbers: position (m) and time (ns).
 A step, 4 numbers: the time (100 ns), three shifts (100 m). Light reaches a sensor at the distance R after
 R / c times the group index.
@@ -47,19 +41,34 @@ from torch import Tensor
 from common.errors import BadInputError
 from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, spread
-from workloads.direction.cascades import cascade_posteriors, sphere
+from workloads.direction.cascades import MOST_PULSES, cascade_posteriors, sphere
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.geometry import LIGHT_SPEED_M_NS, Geometry, Medium
+from workloads.direction.geometry import Geometry, Medium
 from workloads.direction.light import (
+    NEAREST_M,
+    SHIFT_STEP_M,
+    TIME_STEP_NS,
     EventPulses,
     PaddedPulses,
+    first_quartile,
     ln_density,
     ln_density_table,
     padded_batches,
     reference_times,
     segment_medians,
+    thinned_pulses,
     trusted_pulses,
     used_pulses,
+)
+from workloads.direction.tracks import (
+    across,
+    lit_track,
+    lit_track_scores,
+    moved_lit_track,
+    moved_track,
+    sensors_beside,
+    track_scores,
+    track_state,
 )
 
 # ---- Maximisation.
@@ -106,79 +115,7 @@ def _evaluated(evaluate: Evaluate, state_BD: Tensor) -> tuple[Tensor, Tensor, Te
     return value_B, score_BKL.sum(2), score_BKL @ score_BKL.mT
 
 
-# ---- Tracks and point sources of light.
-
-_NEAREST_M = 1.0
-_TIME_STEP_NS, _SHIFT_STEP_M = 100.0, 100.0
-
-
-def track_state(travel_B3: Tensor, point_B3: Tensor, pulses: PaddedPulses) -> Tensor:
-    """Tracks in a direction through a point, at the time that puts a quarter of the clean pulses before it. (B, 7)."""
-    state_B7 = torch.cat([travel_B3, point_B3, torch.zeros_like(point_B3[:, :1])], 1)
-    residual_BL = _track_seen(state_B7, pulses)[0]
-    state_B7[:, 6] = first_quartile(residual_BL, pulses.charge_BL > 0)
-    return state_B7
-
-
-def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
-    """Smallest used value of each row that a quarter of them is not above. At least one must be used. -> (B,)."""
-    sorted_BL = values_BL.masked_fill(~used_BL, torch.inf).sort(1)[0]
-    quarter_B1 = (used_BL.sum(1, keepdim=True) - 1).clamp_min(0) // 4
-    return sorted_BL.gather(1, quarter_B1).squeeze(1)
-
-
-def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
-    """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
-    residual_BL, rho_BL, along_BL, first_BL, second_BL = _track_seen(state_B7, pulses)
-    medium, path_BL = pulses.medium, rho_BL / pulses.medium.sin_cherenkov
-    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, path_BL, residual_BL, medium)
-    slope_BL = by_residual_BL * pulses.present_BL
-    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * medium.cone_delay_ns_m
-    # A tilt moves the sensor along the track and, by -l, across it.
-    turn_BL = by_rho_BL * along_BL + slope_BL * rho_BL / LIGHT_SPEED_M_NS
-    score_BL5 = [
-        slope_BL * -_TIME_STEP_NS,
-        -first_BL * turn_BL,
-        -second_BL * turn_BL,
-        first_BL * by_rho_BL * -_SHIFT_STEP_M,
-        second_BL * by_rho_BL * -_SHIFT_STEP_M,
-    ]
-    return (value_BL * pulses.present_BL).sum(1), torch.stack(score_BL5, 1)
-
-
-def moved_track(state_B7: Tensor, step_B5: Tensor) -> Tensor:
-    """Tracks after a step. (B, 7), (B, 5) -> (B, 7)."""
-    travel_B3, point_B3, time_B1 = state_B7.split((3, 3, 1), 1)
-    first_B3, second_B3 = across(travel_B3)
-    tilted_B3 = travel_B3 + step_B5[:, 1:2] * first_B3 + step_B5[:, 2:3] * second_B3
-    shifted_B3 = point_B3 + _SHIFT_STEP_M * (step_B5[:, 3:4] * first_B3 + step_B5[:, 4:5] * second_B3)
-    return torch.cat([F.normalize(tilted_B3, dim=1), shifted_B3, time_B1 + _TIME_STEP_NS * step_B5[:, :1]], 1)
-
-
-def across(travel_B3: Tensor) -> tuple[Tensor, Tensor]:
-    """Two unit vectors at right angles to ``travel`` and to each other, smooth but for one direction. (B, 3) each.
-
-    Duff et al., Building an orthonormal basis, revisited (JCGT 6, 2017).
-    """
-    x_B, y_B, z_B = travel_B3.unbind(1)
-    sign_B = torch.where(z_B < 0, -1.0, 1.0)
-    a_B = -1 / (sign_B + z_B)
-    b_B = x_B * y_B * a_B
-    first_B3 = torch.stack([1 + sign_B * x_B * x_B * a_B, sign_B * b_B, -sign_B * x_B], 1)
-    return first_B3, torch.stack([b_B, sign_B + y_B * y_B * a_B, -y_B], 1)
-
-
-def _track_seen(state_B7: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Time residual, distance to the track, length along it, and the two parts of the unit vector across. (B, L)."""
-    travel_B3, point_B3, time_B1 = state_B7.split((3, 3, 1), 1)
-    x_BL, y_BL, z_BL = (pulses.position_B3L - point_B3.unsqueeze(2)).unbind(1)
-    along_BL, first_BL, second_BL = (
-        (axis_B3[:, 0:1] * x_BL).addcmul_(axis_B3[:, 1:2], y_BL).addcmul_(axis_B3[:, 2:3], z_BL)
-        for axis_B3 in (travel_B3, *across(travel_B3))
-    )
-    rho_BL = (first_BL.square() + second_BL.square()).clamp_min(_NEAREST_M**2).sqrt()
-    residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_SPEED_M_NS - rho_BL * pulses.medium.cone_delay_ns_m
-    return residual_BL, rho_BL, along_BL, first_BL / rho_BL, second_BL / rho_BL
+# ---- Point sources of light.
 
 
 def vertex_state(pulses: PaddedPulses) -> Tensor:
@@ -196,20 +133,20 @@ def vertex_scores(state_B4: Tensor, pulses: PaddedPulses, table: Tensor) -> tupl
     value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, distance_BL, residual_BL, pulses.medium)
     slope_BL = by_residual_BL * pulses.present_BL
     by_distance_BL = by_ln_distance_BL * pulses.present_BL / distance_BL - slope_BL * pulses.medium.point_delay_ns_m
-    score_B3L = unit_B3L * (by_distance_BL * -_SHIFT_STEP_M).unsqueeze(1)
-    return (value_BL * pulses.present_BL).sum(1), torch.cat([(slope_BL * -_TIME_STEP_NS).unsqueeze(1), score_B3L], 1)
+    score_B3L = unit_B3L * (by_distance_BL * -SHIFT_STEP_M).unsqueeze(1)
+    return (value_BL * pulses.present_BL).sum(1), torch.cat([(slope_BL * -TIME_STEP_NS).unsqueeze(1), score_B3L], 1)
 
 
 def moved_vertex(state_B4: Tensor, step_B4: Tensor) -> Tensor:
     """Point sources after a step. (B, 4), (B, 4) -> (B, 4)."""
-    position_B3 = state_B4[:, :3] + _SHIFT_STEP_M * step_B4[:, 1:]
-    return torch.cat([position_B3, state_B4[:, 3:] + _TIME_STEP_NS * step_B4[:, :1]], 1)
+    position_B3 = state_B4[:, :3] + SHIFT_STEP_M * step_B4[:, 1:]
+    return torch.cat([position_B3, state_B4[:, 3:] + TIME_STEP_NS * step_B4[:, :1]], 1)
 
 
 def _vertex_seen(state_B4: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor, Tensor]:
     """Time residual and distance (B, L), and the unit vector from the source (B, 3, L)."""
     from_B3L = pulses.position_B3L - state_B4[:, :3].unsqueeze(2)
-    distance_BL = from_B3L.square().sum(1).clamp_min(_NEAREST_M**2).sqrt()
+    distance_BL = from_B3L.square().sum(1).clamp_min(NEAREST_M**2).sqrt()
     residual_BL = pulses.time_BL - state_B4[:, 3:] - distance_BL * pulses.medium.point_delay_ns_m
     return residual_BL, distance_BL, from_B3L / distance_BL.unsqueeze(1)
 
@@ -281,14 +218,16 @@ def _least_squares(position_P3: Tensor, time_P: Tensor, weight_P1: Tensor, segme
 START_TILT_RAD = math.radians(30)
 START_DIRECTIONS = 24
 """Directions all over the sphere that the fit of a track starts from, too. Twice as many change nothing."""
-TRACKS_KEPT = 4
-"""Tracks of an event that go on from the start to the end."""
 
 START_JITTER_NS, START_STEPS = 60.0, 15
 """Jitter of the times at the start, and steps of the maximisation with it."""
+LIT_ROUNDS = ((60.0, 4), (20.0, 5), (6.0, 6))
+"""Jitters, and steps with each, of tracks with all light."""
 END_JITTERS_NS, END_STEPS = (20.0, 6.0), 10
 """Jitters after that, and steps with each. The toy detector's own is 3 ns, which has more maxima."""
 
+_PLACES = 1 << 12
+"""Places for pulses in a batch of tracks with all light, about: its tensors stay in the processor's cache."""
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
 _LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 16), slice(16, 21), slice(21, 26)
@@ -342,11 +281,13 @@ def fits_of(pulses: EventPulses) -> Tensor:
     fits_EF[:, _LINE] = torch.cat(
         [-lines.travel_E3, lines.point_E3, lines.speed_E.unsqueeze(1), lines.residual_E.unsqueeze(1)], 1
     )
-    fits_EF[:, 8:11] = -lines.travel_E3
+    track_E7 = F.pad(lines.travel_E3, (0, 4))
     for batch in padded_batches(used_pulses(pulses)):
         lines_B = Lines(*(values[batch.event_B] for values in lines))
-        fits_EF[batch.event_B, _TRACK] = _tracks(batch, lines_B)
+        track_E7[batch.event_B] = _tracks(batch, lines_B)
         fits_EF[batch.event_B, _VERTEX] = _vertices(batch)
+    travel_E3, rest_E5 = _lit_tracks(pulses, track_E7).split((3, 5), 1)
+    fits_EF[:, _TRACK] = torch.cat([-travel_E3, rest_E5], 1)
     fits_EF[:, _CASCADE] = cascade_posteriors(pulses, fits_EF[:, 16:20])
     return fits_EF
 
@@ -362,7 +303,7 @@ def _lines(pulses: EventPulses, **options: int) -> Lines:
 
 
 def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
-    """Direction of the source, point, time, ln likelihood a pulse. -> (B, 8)."""
+    """Tracks of the largest likelihood of the times that was found. -> (B, 7)."""
     tilt, sides = math.tan(START_TILT_RAD), across(lines.travel_E3)
     tilted = [F.normalize(lines.travel_E3 + sign * tilt * side, dim=1) for side in sides for sign in (1, -1)]
     everywhere = [travel_3.expand_as(lines.travel_E3) for travel_3 in sphere(START_DIRECTIONS)]
@@ -370,13 +311,24 @@ def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
     copies = pulses.repeated(len(starts_S))
     state = track_state(torch.cat(starts_S), lines.point_E3.repeat(len(starts_S), 1), copies)
     state, value = _better(track_scores, moved_track, state, copies, START_JITTER_NS, START_STEPS)
-    state, value = _best(state, value, len(starts_S), TRACKS_KEPT)
-    copies = pulses.repeated(TRACKS_KEPT)
-    for jitter_ns in END_JITTERS_NS:
-        state, value = _better(track_scores, moved_track, state, copies, jitter_ns, END_STEPS)
-    state, value = _best(state, value, TRACKS_KEPT, 1)
-    travel_B3, rest_B4 = state.split((3, 4), 1)
-    return torch.cat([-travel_B3, rest_B4, (value / pulses.present_BL.sum(1)).unsqueeze(1)], 1)
+    best_B, state_SB7 = value.view(len(starts_S), -1).argmax(0), state.view(len(starts_S), -1, 7)
+    return state_SB7[best_B, torch.arange(len(best_B))]
+
+
+def _lit_tracks(pulses: EventPulses, track_E7: Tensor) -> Tensor:
+    """Tracks of a larger likelihood of all light, and ln likelihood of the times a pulse. -> (E, 8)."""
+    thinned, every_E = thinned_pulses(pulses, MOST_PULSES)
+    found_E8, position_S3 = F.pad(track_E7, (0, 1)), torch.from_numpy(pulses.geometry.position_S3)
+    table = ln_density_table(END_JITTERS_NS[-1], pulses.geometry.medium)
+    for batch in padded_batches(thinned, _PLACES):
+        state = lit_track(track_E7[batch.event_B], batch)
+        sensors_B3K, weight_K = sensors_beside(state, position_S3)
+        of_light = {"sensors_B3K": sensors_B3K, "weight_K": weight_K, "share_B1": 1 / every_E[batch.event_B, None]}
+        for jitter_ns, steps in LIT_ROUNDS:
+            state, _ = _better(partial(lit_track_scores, **of_light), moved_lit_track, state, batch, jitter_ns, steps)
+        value_B = track_scores(state[:, :7], batch, table)[0] / batch.present_BL.sum(1)
+        found_E8[batch.event_B] = torch.cat([state[:, :7], value_B.unsqueeze(1)], 1)
+    return found_E8
 
 
 def _better(
@@ -390,15 +342,6 @@ def _better(
     """Return states of larger likelihood, for times with that jitter, and their ln likelihood."""
     table = ln_density_table(jitter_ns, pulses.medium)
     return maximise(state, partial(scores, pulses=pulses, table=table), moved, steps)
-
-
-def _best(state: Tensor, value: Tensor, starts: int, kept: int) -> tuple[Tensor, Tensor]:
-    """The ``kept`` states of each event with the largest values, of (starts × B, 7) and (starts × B,)."""
-    value_SB = value.view(starts, -1)
-    best_SB = value_SB.argsort(dim=0, descending=True, stable=True)[:kept]
-    state_SBD = state.view(*value_SB.shape, -1)
-    state_SBD = state_SBD.gather(0, best_SB.unsqueeze(2).expand(-1, -1, state_SBD.shape[2]))
-    return state_SBD.flatten(0, 1), value_SB.gather(0, best_SB).flatten()
 
 
 def _vertices(pulses: PaddedPulses) -> Tensor:

@@ -32,8 +32,19 @@ from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, sort_within_events, spread
 from workloads.direction.geometry import Geometry, Medium
 
-# ---- Light of a cascade, as the simulator makes it. Amounts are chosen, not measured.
+# ---- Light of tracks and cascades, as the simulator makes it. Amounts are chosen, not measured.
 
+TRACK_LIGHT_PE = 6.0
+"""Photo-electrons in a sensor next to a track of low energy."""
+TRACK_NEAR_M = 8.0
+TRACK_LOSS_GEV = 5e4
+"""Energy at which the light of losses along a track equals its own."""
+TRACK_GEV_PER_M, LONGEST_TRACK_M = 0.25, 1500.0
+TRACKS_CASCADE = 0.3
+"""Light of the cascade at the middle of a track, relative to that of a cascade of the same energy."""
+MOST_PE = 400.0
+"""Photo-electrons of one sensor, on average: more saturate it."""
+CASCADE_LIGHT_PE_PER_GEV = 0.005
 CASCADE_NEAR_M = 3.0
 CASCADE_ISOTROPIC = 0.15
 """Light in every direction, relative to that at the Cherenkov angle."""
@@ -163,6 +174,14 @@ def used_pulses(pulses: EventPulses) -> EventPulses:
     return pulses.of(near_P)
 
 
+def thinned_pulses(pulses: EventPulses, most: int) -> tuple[EventPulses, Tensor]:
+    """Return every second, third, ... pulse of events that have more than ``most``, and which it is: (E,) int64."""
+    segments = pulses.segments
+    every_E = ((segments.counts_E + most - 1) // most).clamp_min(1)
+    place_P = segments.particles_P - segments.starts_E[segments.event_P]
+    return pulses.of(place_P % every_E[segments.event_P] == 0), every_E
+
+
 def padded_batches(pulses: EventPulses, most_places: int = _BATCH_PLACES) -> Iterator[PaddedPulses]:
     """Batches of events with as many places, about ``most_places`` in all; events without pulses are in none."""
     places_E = (pulses.segments.counts_E + _PLACES - 1) // _PLACES * _PLACES
@@ -220,6 +239,34 @@ def _nearest(of: list[Tensor], to: list[Tensor], counts_A: Tensor, starts_A: Ten
         square_N.addcmul_(apart_N, apart_N)
     nearest_A: Tensor = torch.segment_reduce(square_N, "min", lengths=counts_A, unsafe=True)
     return nearest_A.sqrt()
+
+
+NEAREST_M = 1.0
+"""Smallest distance between a sensor and light's source that the fits know."""
+TIME_STEP_NS, SHIFT_STEP_M = 100.0, 100.0
+"""Units of a fit's steps."""
+
+
+def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
+    """Smallest used value of each row that a quarter of them is not above. At least one must be used. -> (B,)."""
+    sorted_BL = values_BL.masked_fill(~used_BL, torch.inf).sort(1)[0]
+    quarter_B1 = (used_BL.sum(1, keepdim=True) - 1).clamp_min(0) // 4
+    return sorted_BL.gather(1, quarter_B1).squeeze(1)
+
+
+def strata(spec: tuple[tuple[int, int], ...], num_sensors: int) -> tuple[Tensor, Tensor]:
+    """Return ranks of sensors, nearest first, that a sum over all takes, and the number each stands for. (K,) each.
+
+    ``spec``: how many, each of which stands for how many.
+    """
+    ranks, weights, first = [], [], 0
+    for number, each in spec:
+        ranks += [first + each // 2 + each * place for place in range(number)]
+        weights += [float(each)] * number
+        first += number * each
+    rank_K, weight_K = torch.tensor(ranks), torch.tensor(weights)
+    there_K = rank_K < num_sensors
+    return rank_K[there_K], weight_K[there_K]
 
 
 # ---- Density of a time residual.

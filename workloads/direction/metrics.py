@@ -16,14 +16,21 @@ from scipy.optimize import minimize_scalar
 from scipy.special import i0e
 from scipy.stats import rankdata
 
-from workloads.base.random_streams import numpy_stream
+from workloads.base.random_streams import Purpose, numpy_stream
 from workloads.base.report.metric import Definition, Floor, Metric, bootstrap_error
 from workloads.base.report.page import MetricReport
 from workloads.direction.columns import CASCADE, TRACK
-from workloads.direction.purposes import DirectionPurpose
 
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+
+
+class DirectionPurpose(Purpose):
+    """Uses of random numbers in the workload `direction`."""
+
+    BOOTSTRAPS = "direction bootstraps"
+    CALIBRATED_ANGLES = "direction calibrated angles"
+    PICTURE_BOOTSTRAPS = "direction picture bootstraps"
 
 
 def angles_rad(a_E3: Float64, b_E3: Float64) -> Float64:

@@ -24,6 +24,7 @@ from workloads.direction.metrics import (
     BASELINES,
     FIGURES,
     Bool,
+    DirectionPurpose,
     Float64,
     PredictedEvents,
     azimuth_zenith_rad,
@@ -35,7 +36,6 @@ from workloads.direction.metrics import (
     spread_68,
     track_auc,
 )
-from workloads.direction.purposes import DirectionPurpose
 
 TRUTH = BLACK
 BASELINE_COLORS = {"line": SERIES[4], "pandel": SERIES[2]}

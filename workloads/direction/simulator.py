@@ -56,7 +56,21 @@ from workloads.direction.geometry import (
     write_geometry,
 )
 from workloads.direction.grouping import unit_vectors
-from workloads.direction.light import CASCADE_ISOTROPIC, CASCADE_NEAR_M, CASCADE_WIDTH, JITTER_NS, NOISE_PER_NS
+from workloads.direction.light import (
+    CASCADE_ISOTROPIC,
+    CASCADE_LIGHT_PE_PER_GEV,
+    CASCADE_NEAR_M,
+    CASCADE_WIDTH,
+    JITTER_NS,
+    LONGEST_TRACK_M,
+    MOST_PE,
+    NOISE_PER_NS,
+    TRACK_GEV_PER_M,
+    TRACK_LIGHT_PE,
+    TRACK_LOSS_GEV,
+    TRACK_NEAR_M,
+    TRACKS_CASCADE,
+)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -67,19 +81,6 @@ Bool = npt.NDArray[np.bool_]
 
 SMALLEST_SHAPE = 0.02
 """Smallest shape of the Gamma distribution of the delay by scattering."""
-
-# Amounts of light: chosen, not measured.
-TRACK_LIGHT_PE = 6.0
-"""Photo-electrons in a sensor next to a track of low energy."""
-TRACK_NEAR_M = 8.0
-TRACK_LOSS_GEV = 5e4
-"""Energy at which the light of losses along a track equals its own."""
-TRACK_GEV_PER_M, LONGEST_TRACK_M = 0.25, 1500.0
-CASCADE_LIGHT_PE_PER_GEV = 0.005
-TRACKS_CASCADE = 0.3
-"""Light of the cascade at the middle of a track, relative to that of a cascade of the same energy."""
-MOST_PE = 400.0
-"""Photo-electrons of one sensor, on average: more saturate it."""
 
 
 @dataclass(frozen=True)

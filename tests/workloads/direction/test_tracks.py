@@ -1,0 +1,99 @@
+"""Likelihood of tracks from all light."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from direction_events import clean_event
+from torch import Tensor
+
+from workloads.direction import fits
+from workloads.direction.fits import classical_fits
+from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, WATER, Geometry, Medium, hex_geometry
+from workloads.direction.light import NOISE_PER_NS, PaddedPulses, ln_density, ln_density_table, padded_batches, strata
+from workloads.direction.metrics import angles_rad
+from workloads.direction.simulator import EventsPlan, Truth, expected_light, file_rows
+from workloads.direction.tracks import _light, lit_track_scores, moved_lit_track
+
+GEOMETRY = hex_geometry()
+TRUTH = Truth(
+    np.array([0.3, 2.0, 4.0]),
+    np.array([0.2, 1.5, 2.8]),
+    np.array([300.0, 4e3, 9e4]),
+    np.ones(3, bool),
+    np.array([[20.0, -30.0, 50.0], [-200.0, 10.0, 0.0], [90.0, 120.0, -150.0]]),
+)
+
+
+def states() -> Tensor:
+    """Lit tracks of TRUTH, each with its vertex as its point, where it is at 0, and 0 m from its shower."""
+    rest_E3 = np.stack([np.zeros(3), np.zeros(3), np.log10(TRUTH.energy_gev_E)], 1)
+    return torch.from_numpy(np.concatenate([TRUTH.travel_E3, TRUTH.vertex_E3, rest_E3], 1)).float()
+
+
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_light_of_a_track_and_its_shower_is_that_of_the_simulator(medium: Medium) -> None:
+    made = expected_light(TRUTH, Geometry(GEOMETRY.position_S3, medium))
+    position_E3S = torch.from_numpy(GEOMETRY.position_S3).T.expand(3, -1, -1)
+    track_ES, shower_ES, along_ES, rho_ES, range_ES = _light(states(), position_E3S, medium)
+    end_E1 = torch.tensor([600.0, 750.0, 750.0]).unsqueeze(1)
+    origin_ES = (along_ES - rho_ES * medium.cos_cherenkov / medium.sin_cherenkov).abs()
+    inside_ES = ((origin_ES - end_E1).abs() > 80) & (rho_ES > 3)  # the ends are soft
+    for found_ES, made_ES in ((track_ES, made.track_TS), (shower_ES, made.cascade_ES)):
+        assert np.allclose(found_ES[inside_ES], made_ES[inside_ES], rtol=0.02, atol=1e-4)
+    # The sum over a few sensors is that over all of them.
+    rank_K, weight_K = strata(((96, 1), (64, 4), (64, 16)), len(GEOMETRY))
+    by_distance_ES = shower_ES.gather(1, range_ES.argsort(1))
+    assert torch.allclose(by_distance_ES[:, rank_K] @ weight_K, shower_ES.sum(1), rtol=0.15)
+
+
+def three_pulses(medium: Medium) -> PaddedPulses:
+    position_P3 = torch.tensor([[10.0, 0.0, 0.0], [0.0, 30.0, -20.0], [-40.0, 5.0, 60.0]])
+    (pulses,) = padded_batches(
+        clean_event(position_P3, torch.tensor([60.0, 180.0, 350.0]), Geometry(position_P3.numpy(), medium))
+    )
+    return pulses
+
+
+@pytest.mark.parametrize("medium", [ICE, WATER])
+def test_the_likelihood_is_that_of_a_poisson_process_of_the_pulses_that_are_used(medium: Medium) -> None:
+    pulses, table, state_19 = three_pulses(medium), ln_density_table(6.0, medium), states()[:1]
+    sensors_13K, weight_K, share = pulses.position_B3L[:, :, :2], torch.tensor([1.0, 4.0]), 0.5
+    value_1, _ = lit_track_scores(state_19, pulses, table, sensors_13K, weight_K, torch.tensor([[share]]))
+    track_P, shower_P, along_P, rho_P, range_P = (one[0, :3] for one in _light(state_19, pulses.position_B3L, medium))
+    time_P = pulses.time_BL[0, :3]
+    late_P = time_P - along_P / LIGHT_SPEED_M_NS - rho_P * medium.cone_delay_ns_m
+    rate_P = track_P * ln_density(table, rho_P / medium.sin_cherenkov, late_P, medium)[0].exp()
+    rate_P += shower_P * ln_density(table, range_P, time_P - range_P * medium.point_delay_ns_m, medium)[0].exp()
+    expected = (share * rate_P + NOISE_PER_NS).log().sum() - share * ((track_P + shower_P)[:2] @ weight_K)
+    assert value_1.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
+    pulses, table = three_pulses(ICE), ln_density_table(60.0, ICE)
+    rest = (pulses, table, pulses.position_B3L, torch.ones(8), torch.ones(1, 1))
+    score_7 = lit_track_scores(states()[:1], *rest)[1][0].sum(1)
+    for parameter, score in enumerate(score_7.tolist()):
+        step_17 = torch.zeros(1, 7)
+        step_17[0, parameter] = 0.01
+        more, less = (lit_track_scores(moved_lit_track(states()[:1], sign * step_17), *rest)[0] for sign in (1, -1))
+        assert score == pytest.approx(((more - less) / 0.02).item(), rel=0.1, abs=0.6), parameter
+
+
+def test_all_light_brings_tracks_nearer_to_the_truth_than_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = EventsPlan(200, 1, seed=19)
+    (rows,) = file_rows(plan, 0)
+    events = rows.events.take(np.flatnonzero(rows.events.truth.is_track_E))
+    columns = (events.sensor_P, events.time_ns_P, events.charge_pe_P, events.auxiliary_P)
+    offsets_E1 = np.concatenate([[0], np.cumsum(events.counts_E)])
+
+    def mean_deg() -> float:
+        track_E3 = classical_fits(*columns, offsets_E1, plan.geometry)[:, 8:11].astype(np.float64)
+        return math.degrees(angles_rad(track_E3, -events.truth.travel_E3).mean())
+
+    of_all_light = mean_deg()
+    monkeypatch.setattr(fits, "LIT_ROUNDS", ())
+    assert of_all_light < 0.9 * mean_deg()
