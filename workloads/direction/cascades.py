@@ -28,9 +28,6 @@ from torch.quasirandom import SobolEngine
 
 from workloads.direction.geometry import Medium
 from workloads.direction.light import (
-    CASCADE_ISOTROPIC,
-    CASCADE_NEAR_M,
-    CASCADE_WIDTH,
     JITTER_NS,
     NEAREST_M,
     NOISE_PER_NS,
@@ -38,7 +35,9 @@ from workloads.direction.light import (
     PaddedPulses,
     ln_density,
     ln_density_table,
+    ln_shower_light,
     padded_batches,
+    shower_light_by_angle,
     strata,
     thinned_pulses,
 )
@@ -127,9 +126,9 @@ def _ln_likelihood(
     residual_BML = pulses.time_BL.unsqueeze(1) - points_BM4[:, :, 3:] - distance_BML * medium.point_delay_ns_m
     ln_time_BML = ln_density(ln_density_table(JITTER_NS, medium), distance_BML, residual_BML, medium)[0]
     rate_BMLG = _by_angle(unit_BM3L, travel_G3, medium)
-    rate_BMLG *= (ln_time_BML + _ln_by_distance(distance_BML, medium)).exp_().unsqueeze(3)
+    rate_BMLG *= (ln_time_BML + ln_shower_light(distance_BML, medium)).exp_().unsqueeze(3)
     unit_BM3K, distance_BMK = _seen(points_BM4, sensors_B3K)
-    light_BM1K = (_ln_by_distance(distance_BMK, medium).exp_() * weight_K).unsqueeze(2)
+    light_BM1K = (ln_shower_light(distance_BMK, medium).exp_() * weight_K).unsqueeze(2)
     light_BMG = (light_BM1K @ _by_angle(unit_BM3K, travel_G3, medium)).squeeze(2)
     amount_BMG = (light_B.view(-1, 1, 1) / light_BMG).clamp(_LEAST_PE, _MOST_PE)
     rate_BMLG.mul_(amount_BMG.unsqueeze(2)).add_(NOISE_PER_NS).log_()
@@ -148,15 +147,9 @@ def _seen(points_BM4: Tensor, position_B3L: Tensor) -> tuple[Tensor, Tensor]:
     return offset_BM3L.div_(distance_BML.unsqueeze(2)), distance_BML
 
 
-def _ln_by_distance(distance_BML: Tensor, medium: Medium) -> Tensor:
-    return distance_BML / -medium.absorption_m - 1.5 * (distance_BML / CASCADE_NEAR_M).log1p_()
-
-
 def _by_angle(unit_BM3L: Tensor, travel_G3: Tensor, medium: Medium) -> Tensor:
     """Light in these directions from the vertex, for each direction of travel. -> (B, M, L, G)."""
-    cosine_BMLG: Tensor = unit_BM3L.mT @ travel_G3.T
-    off_cone_BMLG = cosine_BMLG.sub_(medium.cos_cherenkov).abs_()
-    return off_cone_BMLG.mul_(-CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
+    return shower_light_by_angle(unit_BM3L.mT @ travel_G3.T, medium)
 
 
 def _ln_normal(points_BM4: Tensor, mean_B4: Tensor, factor_B44: Tensor) -> Tensor:

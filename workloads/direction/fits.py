@@ -6,8 +6,7 @@ from the line pull as much as light at 60 m, no more.
 
 The likelihood of a track has many maxima. So its fit starts from the line fit, from START_TILT_RAD away from it on four
 sides, and from directions all over the sphere, with a wide jitter of the times, which smooths the likelihood; the best
-go on with less jitter, and the best of them is the result. Nothing is random: an event's fits depend on its pulses
-alone.
+goes on with all light (tracks.py) and less jitter. Nothing is random: an event's fits depend on its pulses alone.
 
 Events that tell little have finite values too. Without pulses: the direction straight up, all else 0. With pulses at
 one place or one time the line stands still (speed 0) and points straight up, where the track's fit starts. Without a
@@ -222,15 +221,15 @@ START_DIRECTIONS = 24
 START_JITTER_NS, START_STEPS = 60.0, 15
 """Jitter of the times at the start, and steps of the maximisation with it."""
 LIT_ROUNDS = ((60.0, 4), (20.0, 5), (6.0, 6))
-"""Jitters, and steps with each, of tracks with all light."""
+"""Jitters after that, and steps with each, of a track with all light."""
 END_JITTERS_NS, END_STEPS = (20.0, 6.0), 10
-"""Jitters after that, and steps with each. The toy detector's own is 3 ns, which has more maxima."""
+"""The same of a point source. The toy detector's own jitter is 3 ns, which has more maxima."""
 
 _PLACES = 1 << 12
 """Places for pulses in a batch of tracks with all light, about: its tensors stay in the processor's cache."""
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
-_LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 16), slice(16, 21), slice(21, 26)
+_LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 15), slice(16, 21), slice(21, 26)
 
 
 def classical_fits(
@@ -282,12 +281,17 @@ def fits_of(pulses: EventPulses) -> Tensor:
         [-lines.travel_E3, lines.point_E3, lines.speed_E.unsqueeze(1), lines.residual_E.unsqueeze(1)], 1
     )
     track_E7 = F.pad(lines.travel_E3, (0, 4))
-    for batch in padded_batches(used_pulses(pulses)):
+    used, table = used_pulses(pulses), ln_density_table(END_JITTERS_NS[-1], pulses.geometry.medium)
+    for batch in padded_batches(used):
         lines_B = Lines(*(values[batch.event_B] for values in lines))
         track_E7[batch.event_B] = _tracks(batch, lines_B)
         fits_EF[batch.event_B, _VERTEX] = _vertices(batch)
-    travel_E3, rest_E5 = _lit_tracks(pulses, track_E7).split((3, 5), 1)
-    fits_EF[:, _TRACK] = torch.cat([-travel_E3, rest_E5], 1)
+    track_E7 = _lit_tracks(pulses, track_E7)
+    fits_EF[:, _TRACK] = torch.cat([-track_E7[:, :3], track_E7[:, 3:]], 1)
+    for batch in padded_batches(used):
+        fits_EF[batch.event_B, _TRACK.stop] = track_scores(track_E7[batch.event_B], batch, table)[
+            0
+        ] / batch.present_BL.sum(1)
     fits_EF[:, _CASCADE] = cascade_posteriors(pulses, fits_EF[:, 16:20])
     return fits_EF
 
@@ -316,19 +320,17 @@ def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
 
 
 def _lit_tracks(pulses: EventPulses, track_E7: Tensor) -> Tensor:
-    """Tracks of a larger likelihood of all light, and ln likelihood of the times a pulse. -> (E, 8)."""
+    """Tracks of a larger likelihood of all light. -> (E, 7)."""
     thinned, every_E = thinned_pulses(pulses, MOST_PULSES)
-    found_E8, position_S3 = F.pad(track_E7, (0, 1)), torch.from_numpy(pulses.geometry.position_S3)
-    table = ln_density_table(END_JITTERS_NS[-1], pulses.geometry.medium)
+    found_E7, position_S3 = track_E7.clone(), torch.from_numpy(pulses.geometry.position_S3)
     for batch in padded_batches(thinned, _PLACES):
         state = lit_track(track_E7[batch.event_B], batch)
         sensors_B3K, weight_K = sensors_beside(state, position_S3)
         of_light = {"sensors_B3K": sensors_B3K, "weight_K": weight_K, "share_B1": 1 / every_E[batch.event_B, None]}
         for jitter_ns, steps in LIT_ROUNDS:
             state, _ = _better(partial(lit_track_scores, **of_light), moved_lit_track, state, batch, jitter_ns, steps)
-        value_B = track_scores(state[:, :7], batch, table)[0] / batch.present_BL.sum(1)
-        found_E8[batch.event_B] = torch.cat([state[:, :7], value_B.unsqueeze(1)], 1)
-    return found_E8
+        found_E7[batch.event_B] = state[:, :7]
+    return found_E7
 
 
 def _better(

@@ -54,6 +54,17 @@ JITTER_NS = 3.0
 NOISE_PER_NS = 500e-9
 """Noise of a sensor: 500 Hz."""
 
+
+def ln_shower_light(distance: Tensor, medium: Medium) -> Tensor:
+    """Return ln of the light of a shower at these distances, m, per photo-electron of its amount. (N) -> (N)."""
+    return distance / -medium.absorption_m - 1.5 * (distance / CASCADE_NEAR_M).log1p_()
+
+
+def shower_light_by_angle(cosine: Tensor, medium: Medium) -> Tensor:
+    """Return the light of a shower by the cosine of the angle to its direction, which is overwritten. (N) -> (N)."""
+    return cosine.sub_(medium.cos_cherenkov).abs_().mul_(-CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
+
+
 # ---- Reference time of an event.
 
 

@@ -24,10 +24,7 @@ from torch import Tensor
 
 from workloads.direction.geometry import LIGHT_SPEED_M_NS, Medium
 from workloads.direction.light import (
-    CASCADE_ISOTROPIC,
     CASCADE_LIGHT_PE_PER_GEV,
-    CASCADE_NEAR_M,
-    CASCADE_WIDTH,
     LONGEST_TRACK_M,
     MOST_PE,
     NEAREST_M,
@@ -42,6 +39,8 @@ from workloads.direction.light import (
     PaddedPulses,
     first_quartile,
     ln_density,
+    ln_shower_light,
+    shower_light_by_angle,
     strata,
 )
 
@@ -200,9 +199,7 @@ def _light(state_N9: Tensor, position_N3L: Tensor, medium: Medium) -> tuple[Tens
     track_NL = torch.sigmoid((end_N1 - origin_NL) / _SOFT_END_M) * (path_NL / -medium.absorption_m).exp_()
     track_NL *= TRACK_LIGHT_PE * (1 + energy_N1 / TRACK_LOSS_GEV) / (1 + path_NL / TRACK_NEAR_M)
     range_NL = (from_shower_NL.square() + rho_NL.square()).sqrt_()
-    off_cone_NL = (from_shower_NL / range_NL - medium.cos_cherenkov).abs_()
-    shower_NL = (off_cone_NL * -CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
-    shower_NL *= (range_NL / -medium.absorption_m - 1.5 * (range_NL / CASCADE_NEAR_M).log1p_()).exp_()
+    shower_NL = shower_light_by_angle(from_shower_NL / range_NL, medium) * ln_shower_light(range_NL, medium).exp_()
     shower_NL *= TRACKS_CASCADE * CASCADE_LIGHT_PE_PER_GEV * energy_N1
     return track_NL.clamp_max_(MOST_PE), shower_NL.clamp_max_(MOST_PE), along_NL, rho_NL, range_NL
 
