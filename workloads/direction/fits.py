@@ -289,9 +289,8 @@ def fits_of(pulses: EventPulses) -> Tensor:
     track_E7 = _lit_tracks(pulses, track_E7)
     fits_EF[:, _TRACK] = torch.cat([-track_E7[:, :3], track_E7[:, 3:]], 1)
     for batch in padded_batches(used):
-        fits_EF[batch.event_B, _TRACK.stop] = track_scores(track_E7[batch.event_B], batch, table)[
-            0
-        ] / batch.present_BL.sum(1)
+        value_B, _ = track_scores(track_E7[batch.event_B], batch, table)
+        fits_EF[batch.event_B, _TRACK.stop] = value_B / batch.present_BL.sum(1)
     fits_EF[:, _CASCADE] = cascade_posteriors(pulses, fits_EF[:, 16:20])
     return fits_EF
 
