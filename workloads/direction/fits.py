@@ -325,9 +325,11 @@ def _lit_tracks(pulses: EventPulses, track_E7: Tensor) -> Tensor:
     for batch in padded_batches(thinned, _PLACES):
         state = lit_track(track_E7[batch.event_B], batch)
         sensors_B3K, weight_K = sensors_beside(state, position_S3)
-        of_light = {"sensors_B3K": sensors_B3K, "weight_K": weight_K, "share_B1": 1 / every_E[batch.event_B, None]}
+        scores = partial(
+            lit_track_scores, sensors_B3K=sensors_B3K, weight_K=weight_K, share_B1=1 / every_E[batch.event_B, None]
+        )
         for jitter_ns, steps in LIT_ROUNDS:
-            state, _ = _better(partial(lit_track_scores, **of_light), moved_lit_track, state, batch, jitter_ns, steps)
+            state, _ = _better(scores, moved_lit_track, state, batch, jitter_ns, steps)
         found_E7[batch.event_B] = state[:, :7]
     return found_E7
 
