@@ -181,7 +181,7 @@ class CountMetrics:
 
     def _pmf(self, code_E: Int64, weights_BE: Float64) -> Float64:
         size = len(self._values)
-        sums_BV = np.stack([np.bincount(code_E, weight_E, size) for weight_E in weights_BE])
+        sums_BV: Float64 = np.stack([np.bincount(code_E, weight_E, size) for weight_E in weights_BE])
         return ratio(sums_BV, sums_BV.sum(1, keepdims=True))  # a bootstrap of few showers may draw no such event: NaN
 
     def _moments(self, pmf_BV: Float64) -> tuple[Float64, Float64]:
