@@ -328,7 +328,7 @@ class StreamConfig(ConfigBranch):
         return 1 if self.weights else shards  # stored, it would outlive the weights
 
     @model_validator(mode="after")
-    def _weights_fit(self) -> StreamConfig:
+    def _settings_fit(self) -> StreamConfig:
         if len(self.weights) > self.batch_events:
             raise ValueError(f"stream.weights has {len(self.weights)} sets: expected at most stream.batch_events")
         if self.weights and self.shards != len(self.weights):
@@ -336,19 +336,11 @@ class StreamConfig(ConfigBranch):
                 f"stream.shards = {self.shards}, but each of the {len(self.weights)} sets of stream.weights is a shard:"
                 " leave stream.shards at 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _buckets_are_shuffled(self) -> StreamConfig:
         if self.length_buckets > 1 and not self.shuffle:
             raise ValueError(
                 f"stream.length_buckets = {self.length_buckets} sorts events, but stream.shuffle = false keeps the "
                 "order of the source; use one of the two"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _an_event_fits_a_microbatch(self) -> StreamConfig:
         if self.max_particles_per_event > self.max_particles:
             raise ValueError(
                 f"stream.max_particles_per_event = {self.max_particles_per_event} is larger than "

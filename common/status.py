@@ -182,15 +182,13 @@ class Counters(Status):
 
     def adds_up(self) -> bool:
         """True if every event read has exactly one fate."""
-        return self.events_read == (
-            self.events_trained
-            + self.events_outlier
-            + self.events_empty
-            + self.events_quarantined
-            + self.events_held_out
-            + self.events_filtered
-            + self.events_invalid
-        )
+        return self.events_read == sum(events_by_fate(self).values())
+
+
+def events_by_fate(counts: object) -> dict[str, int]:
+    """Events by fate, in words, of Counters or what has their fields: of all that were read."""
+    names = [name for name in Counters.model_fields if name.startswith("events_") and name != "events_read"]
+    return {name.removeprefix("events_").replace("_", " "): getattr(counts, name) for name in names}
 
 
 class GpuStatus(Status):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.atomic_file import replace_file
 from common.errors import USER_ERROR_EXIT_CODE
-from common.status import Counters, TrainerStatus
+from common.status import Counters, TrainerStatus, events_by_fate
 
 _EPOCHS = "epochs"
 
@@ -109,12 +109,8 @@ def imbalance(shards: Sequence[ShardEvents], *, files: int | None, is_complete: 
 
 def unequal_fates(counters: Counters) -> str:
     """Sum of the fates of events, which is not the number read, in words."""
-    return (
-        f"{counters.events_read} read, but {counters.events_trained} trained"
-        f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
-        f" + {counters.events_quarantined} quarantined + {counters.events_held_out} held out"
-        f" + {counters.events_filtered} filtered + {counters.events_invalid} invalid"
-    )
+    fates = " + ".join(f"{number} {fate}" for fate, number in events_by_fate(counters).items())
+    return f"{counters.events_read} read, but {fates}"
 
 
 SUMMARY_FILE = "summary.json"
@@ -232,18 +228,8 @@ def write_summary(run_dir: Path, summary: Summary) -> None:
 
 def summary_lines(summary: Summary) -> list[str]:
     """Lines of the summary for people: exit status, then the sum of events."""
-    fates = {
-        "trained": summary.events_trained,
-        "outlier": summary.events_outlier,
-        "empty": summary.events_empty,
-        "quarantined": summary.events_quarantined,
-    }
-    if summary.events_held_out:
-        fates["held out"] = summary.events_held_out
-    if summary.events_filtered:
-        fates["filtered"] = summary.events_filtered
-    if summary.events_invalid:
-        fates["invalid"] = summary.events_invalid
+    asked_for = ("held out", "filtered", "invalid")
+    fates = {fate: number for fate, number in events_by_fate(summary).items() if number or fate not in asked_for}
     how_many = {4: "four", 5: "five", 6: "six", 7: "seven"}[len(fates)]
     equals = "=" if summary.adds_up else "≠"
     restarts = ", ".join(f"{service} {count}" for service, count in summary.restarts.items() if count)

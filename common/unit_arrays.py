@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.generic]
 
 
+def address(array: Array) -> int:
+    """Address of an array's first number. Keep the array until the call that takes the address has returned."""
+    return int(array.__array_interface__["data"][0])
+
+
 def awkward_events(
     schema: EventSchema, offsets: Array, event_columns: Mapping[str, Array], particle_columns: Mapping[str, Array]
 ) -> awkward.Array:

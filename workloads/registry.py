@@ -6,18 +6,16 @@ A workload outside of this repository is a folder `workloads/NAME/` in a directo
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import workloads
 from common.errors import BadInputError, IcestreamError
-from common.own_code import OWN_SECTION, is_own
+from common.own_code import OWN_SECTION, described, is_own
 from common.paths import require_private
-from workloads.base.interface import Importer, Verb, Workload
+from workloads.base.interface import Importer, Verb, Workload, lazy
 
 Object = TypeVar("Object")
 
@@ -88,31 +86,18 @@ def function(name: str, use: str) -> Callable[..., Any]:
 
 def imported(target: str) -> Any:
     """Object named by `module:attribute`. Raises BadInputError, in one line, for an error in a workload's code."""
-    module, _, attribute = target.partition(":")
-    return _loaded(lambda: getattr(import_module(module), attribute), module, target)
+    return loaded(lazy(*target.split(":")))
 
 
-def loaded(lazy: Callable[[], Object]) -> Object:
+def loaded(function: Callable[[], Object]) -> Object:
     """Object that a lazy function of a workload returns. Raises BadInputError likewise."""
-    return _loaded(lazy, lazy.__module__, f"{lazy.__module__}.{lazy.__name__}")
-
-
-def _loaded(lazy: Callable[[], Object], module: str, name: str) -> Object:
     try:
-        return lazy()
+        return function()
     except IcestreamError:
         raise
     except Exception as error:
-        if not module.startswith("workloads."):
+        if not function.__module__.startswith("workloads."):
             raise
-        what = f"{type(error).__name__}: {error}{_place(error)}"
-        raise BadInputError(f"{name} can't be imported: {what}") from error
-
-
-def _place(error: Exception) -> str:
-    """Place in a workload where the error was raised."""
-    if isinstance(error, SyntaxError):
-        return f" ({error.filename})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(one) for one in workloads.__path__)]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        raise BadInputError(
+            f"{function.__module__}:{function.__name__} can't be imported: {described(error)}"
+        ) from error

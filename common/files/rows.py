@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from common.messages import Part
 from common.native import NativeLibrary, NativeSources
 from common.schema import Column, EventSchema, RelativeField, ValueRule
-from common.unit_arrays import Array
+from common.unit_arrays import Array, address
 from common.where import Bounds
 
 _HERE = Path(__file__).parent
@@ -46,11 +46,6 @@ _ROWS_AT_A_TIME = 16_384
 """Rows copied at a time: Arrow's `take` can't write into the slot, so its temporary copies are kept small."""
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-
-
-def address(array: npt.NDArray[np.generic]) -> int:
-    """Address of an array's first number. Keep the array until the call that takes the address has returned."""
-    return int(array.__array_interface__["data"][0])
 
 
 class Room:

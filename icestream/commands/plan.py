@@ -12,7 +12,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import median
@@ -268,7 +267,7 @@ def preview(config: Config, inventory: Sequence[SourceFile], remotes: Remotes, n
     blocks = range(min(num_blocks or order.per_epoch, order.per_epoch))
     with (
         tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder,
-        closing(Inspection(config.workload, config.source, stream)) as inspection,
+        contextlib.closing(Inspection(config.workload, config.source, stream)) as inspection,
     ):
         stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch, inspection)
         wanted = [file for block in blocks for file in order.files(block)]

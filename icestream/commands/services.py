@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -26,11 +26,7 @@ from common.process import PARENT_VARIABLE, StopFlag, end_after_stop, end_with_p
 from icestream.commands.options import model_option
 from icestream.run_config import load_run_config
 from services.config import root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.schema import UnitArrays
+from workloads.base.interface import lazy
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +161,8 @@ def trainer(run_dir: Path, new_plan: bool, toml: Path | None, assignments: tuple
     from services.trainer.service import run_trainer
 
     try:
-        status = run_trainer(run_dir, config, stop, _read_validation_events, accept_new_plan=new_plan)
+        read_events = lazy("icestream.reading", "read_validation_events")  # the decoder's code: few runs need it
+        status = run_trainer(run_dir, config, stop, lambda *of: read_events()(*of), accept_new_plan=new_plan)
     except RankLost as lost:
         logger.error("%s: this rank ends too; all resume from the newest checkpoint", lost)
         logging.shutdown()
@@ -185,13 +182,6 @@ def trainer(run_dir: Path, new_plan: bool, toml: Path | None, assignments: tuple
     if summary.error:
         click.secho(f"Error: {summary.error}", err=True, fg="red")
         sys.exit(summary.exit_code)
-
-
-def _read_validation_events(config: root.Config, run_dir: Path) -> Iterator[UnitArrays]:
-    """Events of the validation block, from files. Imports the decoder's code only here, since few runs need it."""
-    from icestream.reading import read_validation_events
-
-    return read_validation_events(config, run_dir)
 
 
 @click.command(epilog="Example: icestream outputs --run-dir runs/osdf    (`icestream run` starts it by itself)")

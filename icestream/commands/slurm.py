@@ -67,16 +67,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NODES = re.compile(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", re.ASCII)
 
 
-class _RunCommand(click.Command):
-    """Command whose unknown options are those of `icestream run`."""
-
-    ignore_unknown_options = True
-
-
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command(epilog=EXAMPLES, cls=_RunCommand)
+@click.command(epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})  # they are of `icestream run`
 @click.option("--nodes", required=True, metavar="N|MIN-MAX", help="Machines; a range: as many as are free.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs of each machine.")
 @click.option(

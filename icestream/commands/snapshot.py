@@ -45,6 +45,8 @@ _AT_END = {state: word for word, state in _END.items()}
 _MOST_BYTES = 1 << 20
 _MOST_HEALTH_BYTES = 1 << 24
 _GIB = 1 << 30
+_OF_TRAINER = ("device", "step", "max_steps", "epoch", "epochs", "losses", "warnings")
+"""Fields of a snapshot that are those of the trainer's status, under the same names."""
 _LAG_S = 5.0
 """Services write their last status later than `icestream run` its own, by no more than this."""
 _CHECKPOINT = re.compile(r"step-(\d{9,})\.(pt|json)")
@@ -244,23 +246,17 @@ def _snapshot(
         started_s=run.started_s if run is not None else None,
         changed_s=changed_s,
         exit_code=run.exit_code if run is not None else None,
-        device=known.device,
-        step=known.step,
-        max_steps=known.max_steps,
+        **{name: getattr(known, name) for name in _OF_TRAINER},
+        **{name: getattr(now, name) for name in ("events_per_s", "particles_per_s", "gpu")},
         expected_steps=expected_steps(known, done_share(fetcher, trainer)),
         events_read=known.counters.events_read,
-        epoch=known.epoch,
-        epochs=known.epochs,
         trained_s=known.seconds,
         eta_s=eta_s,
         events_trained=trained,
-        events_per_s=now.events_per_s,
-        particles_per_s=now.particles_per_s,
         steps_per_s=now.batches_per_s,
         mean_events_per_s=trained / known.seconds if known.seconds > 0 else 0.0,
         wait_share=now.wait_fraction,
         copied_bytes_per_s=now.copied_bytes_per_s,
-        losses=known.losses,
         bottleneck=stage,
         bottleneck_hour=hour,
         restarts={name: number for name, number in run.restarts.items() if number} if run is not None else {},
@@ -268,7 +264,6 @@ def _snapshot(
         health=HealthSeen(
             state=known.health, reason=known.health_reason, rollbacks=known.rollbacks, unhealthy_steps=unhealthy_steps
         ),
-        gpu=now.gpu,
         disk=DiskSeen(
             free_bytes=usage.free,
             total_bytes=usage.total,
@@ -279,7 +274,6 @@ def _snapshot(
         files=files.files_total // max(1, files.epochs),
         files_bad=files.files_bad,
         problem=files.problem if is_alive else "",
-        warnings=known.warnings,
         processes=processes or [],
         nodes=nodes,
         shared=shared,

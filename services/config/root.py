@@ -76,22 +76,23 @@ class Config(shared.ConfigBranch):
     local: LocalConfig = LocalConfig()
 
     @model_validator(mode="after")
-    def _needs_weights_to_start_from(self) -> Self:
-        """Refuse settings that `trainer.model = "none"` can't use."""
+    def _settings_fit(self) -> Self:
         if self.trainer.model == NO_MODEL and self.trainer.start_from:
             raise ValueError(
                 f"trainer.model = 'none' has no weights, but trainer.start_from = {self.trainer.start_from!r}: leave"
                 " one of them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _held_out_events_have_ids(self) -> Self:
         if self.stream.held_out and registry.workload(self.workload).schema.identity is None:
             raise ValueError(
                 f"stream.held_out = {self.stream.held_out}: the events of workload {self.workload} have no id by which"
                 " to choose them (EventSchema.identity); hold out files instead, and name these in"
                 " trainer.validation.input"
+            )
+        models = registry.workload(self.workload).models
+        if self.trainer.model not in (*models, NO_MODEL) and not is_own(self.trainer.model):
+            raise ValueError(
+                f"trainer.model = {self.trainer.model!r} is no model of workload = {self.workload!r}: use one of"
+                f" {', '.join(models)}"
             )
         return self
 
@@ -162,16 +163,6 @@ class Config(shared.ConfigBranch):
             found = [one.name for one in registry.every_workload() if trainer["model"] in one.models]
             return tree | {"workload": found[0]} if found else tree
         return tree
-
-    @model_validator(mode="after")
-    def _model_belongs_to_the_workload(self) -> Config:
-        models = registry.workload(self.workload).models
-        if self.trainer.model not in (*models, NO_MODEL) and not is_own(self.trainer.model):
-            raise ValueError(
-                f"trainer.model = {self.trainer.model!r} is no model of workload = {self.workload!r}: use one of"
-                f" {', '.join(models)}"
-            )
-        return self
 
 
 def load_config(

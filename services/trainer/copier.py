@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.schema import UnitArrays
 from common.transport import Arena
-from common.unit_arrays import Array
+from common.unit_arrays import Array, address
 from workloads.base.batch import Microbatch
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Spans:
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.merged: list[tuple[int, int]] = []
         """First address and end of each span, in order."""
-        for first, num_bytes in sorted((_address(array), array.nbytes) for array in arrays if array.nbytes):
+        for first, num_bytes in sorted((address(array), array.nbytes) for array in arrays if array.nbytes):
             end = first - (-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
             if self.merged and first <= self.merged[-1][1] + GAP_BYTES:
                 self.merged[-1] = self.merged[-1][0], max(end, self.merged[-1][1])
@@ -41,14 +41,9 @@ class Spans:
         """Number of the span that holds ``array``, and the array's first byte there."""
         if not array.nbytes:
             return 0, 0  # numpy gives an empty view any address
-        address = _address(array)
-        number = max(number for number, (first, _) in enumerate(self.merged) if first <= address)
-        return number, address - self.merged[number][0]
-
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+        begin = address(array)
+        number = max(number for number, (first, _) in enumerate(self.merged) if first <= begin)
+        return number, begin - self.merged[number][0]
 
 
 def slice_microbatch(

@@ -10,7 +10,7 @@ import click
 from common.options import InputCommand, config_options, device_option, output_option
 from workloads.base.interface import Front
 from workloads.base.report.page import evaluation_options
-from workloads.muons.export import FORMATS, Format
+from workloads.muons.export import FORMATS
 from workloads.muons.simulator.config import NATURAL_FLUX, PRESETS
 
 EVALUATE_EXAMPLES = """\b
@@ -166,9 +166,7 @@ Examples:
 )
 @click.option("--licence", default="", help="Terms of use, for the model card.")
 @click.option("--force", is_flag=True, help="Replace a model that is there.")
-def export(
-    checkpoint: Path, out: Path, wanted: tuple[Format, ...], report_path: Path | None, licence: str, force: bool
-) -> None:
+def export(**options: Any) -> None:
     """Write a trained generator for programs without icestream, with a model card.
 
     CHECKPOINT: a checkpoint, or a run directory (its best checkpoint, else the newest). The standardisation is
@@ -177,5 +175,5 @@ def export(
     """
     from workloads.muons.export.run import run_export  # torch
 
-    for line in run_export(checkpoint, out, wanted, report_path, licence, force=force):
+    for line in run_export(**options):
         click.echo(line)

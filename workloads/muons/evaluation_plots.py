@@ -22,7 +22,7 @@ from workloads.base.random_streams import numpy_stream
 from workloads.base.report.evaluation import BLACK as REAL
 from workloads.base.report.evaluation import MODELS, SERIES, Box, Gallery, grid
 from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64, Int64, Sample
-from workloads.muons.metrics.distances import pair_distances
+from workloads.muons.metrics.distances import pair_distances, ratio
 from workloads.muons.purposes import MuonPurpose
 
 GROUPS = 200
@@ -71,13 +71,6 @@ def bins_of(values: Float64, edges: Float64) -> Int64:
     index = np.searchsorted(edges, values, side="right") - 1
     index[values == edges[-1]] = len(edges) - 2
     return np.where(index >= len(edges) - 1, -1, index).astype(np.int64)
-
-
-def ratio(over_DX: Float64, under_DX: Float64) -> Float64:
-    """Return the ratio, NaN where the denominator is 0. Rows have the same showers: common fluctuations cancel."""
-    result = np.full(np.broadcast_shapes(over_DX.shape, under_DX.shape), np.nan)
-    np.divide(over_DX, under_DX, out=result, where=np.broadcast_to(under_DX > 0, result.shape))
-    return result
 
 
 def band(values_DX: Float64) -> tuple[Float64, Float64, Float64]:

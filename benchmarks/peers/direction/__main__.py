@@ -7,7 +7,7 @@ Commands, from the repository's root, in an environment of their own, which has 
 this file says how):
 
     python -m benchmarks.peers.direction train --data FOLDER --out RESULTS
-    python -m benchmarks.peers.direction table RESULTS [--ours PRINTED]
+    python -m benchmarks.peers.direction table RESULTS [--ours PRINTED ...]
 
 FOLDER has the folders `training` and `held-out`: benchmarks.bench_direction_quality makes them, and so does `icestream
 simulate` for any detector (`icestream seeds` adds the fits that our models read; the peers don't need them). PRINTED is
@@ -65,7 +65,7 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--tag", default="", help="what to add to the names of the rows")
     printing = actions.add_parser("table", help="print the table")
     printing.add_argument("out", type=Path, help="folder of the rows")
-    printing.add_argument("--ours", type=Path, help="what benchmarks.bench_direction_quality printed")
+    printing.add_argument("--ours", type=Path, nargs="+", help="what benchmarks.bench_direction_quality printed")
     return parser.parse_args(argv)
 
 
@@ -110,8 +110,8 @@ def main() -> int:
     if arguments.action == "train":
         train(arguments)
     rows = [*rows_in(arguments.out)]
-    if getattr(arguments, "ours", None):
-        rows += rows_of_ours(arguments.ours)
+    for printed in getattr(arguments, "ours", None) or ():
+        rows += rows_of_ours(printed)
     print(table(rows))
     return 0
 

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from common.files.parquet.columns import lists_of
 from common.files.parquet.footer import ColumnChunk, ParquetFooter, RowGroupMetadata
-from common.files.rows import Int64, RaggedRows, address, checked, offsets_of
+from common.files.rows import Int64, RaggedRows, checked, offsets_of
 from common.schema import Column, EventSchema, SourceColumn
-from common.unit_arrays import Array
+from common.unit_arrays import Array, address
 
 _PHYSICAL = {"<f4": "FLOAT", "<f8": "DOUBLE", "<i4": "INT32", "<u4": "INT32", "<i8": "INT64", "<u8": "INT64"}
 """Types whose numbers are stored as they are."""

@@ -21,10 +21,11 @@ from common.config import StreamConfig
 from common.files.by_content import read_footer
 from common.files.local import BadFileError
 from common.files.parquet.reader import ParquetReader
-from common.files.rows import FILES, BadRowsError, RaggedRows, address
+from common.files.rows import FILES, BadRowsError, RaggedRows
 from common.messages import Part
 from common.plan import SlotCapacity
 from common.schema import Column, EventSchema, SourceColumn
+from common.unit_arrays import address
 from workloads.muons.columns import MUONS
 
 pytestmark = pytest.mark.process  # a compiler

@@ -171,32 +171,31 @@ class CountMetrics:
             "count_tv": np.abs(p_BV - q_BV).sum(1) / 2,
             "log10_count_w1": between_BV @ steps,
             "count_empty_difference": q_BV[:, empty_V].sum(1) - p_BV[:, empty_V].sum(1),
-            "count_mean_ratio": _ratio(mean_q, mean_p),
-            "count_fano_ratio": _ratio(fano_q, fano_p),
+            "count_mean_ratio": ratio(mean_q, mean_p),
+            "count_fano_ratio": ratio(fano_q, fano_p),
         }
         for least in AT_LEAST:
             many_V = self._values >= least
-            metrics[f"count_at_least_{least}_ratio"] = _ratio(q_BV[:, many_V].sum(1), p_BV[:, many_V].sum(1))
+            metrics[f"count_at_least_{least}_ratio"] = ratio(q_BV[:, many_V].sum(1), p_BV[:, many_V].sum(1))
         return metrics
 
     def _pmf(self, code_E: Int64, weights_BE: Float64) -> Float64:
         size = len(self._values)
-        sums_BV = np.stack([np.bincount(code_E, weight_E, size) for weight_E in weights_BE])
-        total_B1 = sums_BV.sum(1, keepdims=True)
-        # A bootstrap of few showers may draw no such event: NaN.
-        pmf_BV: Float64 = np.divide(sums_BV, total_B1, out=np.full_like(sums_BV, np.nan), where=total_B1 > 0)
-        return pmf_BV
+        sums_BV: Float64 = np.stack([np.bincount(code_E, weight_E, size) for weight_E in weights_BE])
+        return ratio(sums_BV, sums_BV.sum(1, keepdims=True))  # a bootstrap of few showers may draw no such event: NaN
 
     def _moments(self, pmf_BV: Float64) -> tuple[Float64, Float64]:
         """Return the mean, and the Fano factor: variance / mean, 1 for a Poisson distribution."""
         mean_B = pmf_BV @ self._values
         variance_B = pmf_BV @ self._values.astype(np.float64) ** 2 - mean_B**2
-        return mean_B, _ratio(variance_B, mean_B)
+        return mean_B, ratio(variance_B, mean_B)
 
 
-def _ratio(above_B: Float64, below_B: Float64) -> Float64:
-    ratio_B: Float64 = np.divide(above_B, below_B, out=np.full(len(above_B), np.nan), where=below_B > 0)
-    return ratio_B
+def ratio(above: Float64, below: Float64) -> Float64:
+    """Return the ratio, of any shapes that fit each other; NaN where the denominator is 0."""
+    above, below = np.broadcast_arrays(above, below)
+    found: Float64 = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
+    return found
 
 
 ENERGY_ABOVE_TEV = (1, 10, 30)
@@ -227,8 +226,7 @@ class TailMetrics:
         with np.errstate(divide="ignore", invalid="ignore"):
             shares_a_BT = (weights_a_BE @ self._a_ET) / muons_a_B[:, None]
             shares_b_BT = (weights_b_BE @ self._b_ET) / muons_b_B[:, None]
-            ratios_BT = np.where(shares_a_BT > 0, shares_b_BT / shares_a_BT, np.nan)
-            found = dict(zip(self._names, ratios_BT.T, strict=True))
+            found = dict(zip(self._names, ratio(shares_b_BT, shares_a_BT).T, strict=True))
             if self._has_muons:
                 found["energy_below_cut_share"] = (weights_b_BE @ self._below_cut_b_E) / muons_b_B
         return found

@@ -304,12 +304,11 @@ class Comparison:
     def moments(self, scale: distances.CountScale) -> list[Measure]:
         """Return the fast metrics, which include all two-sided ones (differences and ratios)."""
         a, b = self.a.bundles, self.b.bundles
-        equal_primaries = distances.EqualPrimaries(self.a, self.b, scale)
         return [
             distances.CountMetrics(a.counts_E, b.counts_E),
             distances.IntraEvent(a, b),
             distances.TailMetrics(a, b),
-            equal_primaries,
+            distances.EqualPrimaries(self.a, self.b, scale),
         ]
 
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
