@@ -1,6 +1,6 @@
 """Speed and quality of the classical fits of neutrino events, on one core.
 
-Question: do the fits of 40,000 events take at most 150 s of CPU time, and are their directions better than LineFit's?
+Question: how many events are fitted a second, and are their directions better than LineFit's?
 
 Command, from the repository's root:
 
@@ -21,12 +21,7 @@ import numpy.typing as npt
 import torch
 
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.fits import (
-    END_JITTERS_NS,
-    START_JITTER_NS,
-    classical_fits,
-    plain_lines,
-)
+from workloads.direction.fits import VERTEX_ROUNDS, classical_fits, plain_lines
 from workloads.direction.geometry import ARRAYS
 from workloads.direction.light import ln_density_table
 from workloads.direction.metrics import angles_rad
@@ -45,11 +40,11 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = EventsPlan(options.events, 1, options.seed, array=options.array)
     start_s = time.process_time()
-    for jitter_ns in (START_JITTER_NS, *END_JITTERS_NS):
+    for jitter_ns, _ in VERTEX_ROUNDS:
         ln_density_table(jitter_ns, plan.geometry.medium)
     print(f"tables of the density: {time.process_time() - start_s:.2f} s, once a process")
     rows = list(file_rows(plan, 0))
-    found = {"LineFit": [], "robust line": [], "Pandel track": []}
+    found = {"LineFit": [], "robust line": [], "track": []}
     source, is_track, vertex_m = [], [], []
     fits_s = 0.0
     for row in rows:
@@ -61,7 +56,7 @@ def main() -> None:
         fits_s += time.process_time() - start_s
         found["LineFit"].append(classical_fits(*columns, plan.geometry, plain_lines))
         found["robust line"].append(fits[:, _LINE : _LINE + 3])
-        found["Pandel track"].append(fits[:, _TRACK : _TRACK + 3])
+        found["track"].append(fits[:, _TRACK : _TRACK + 3])
         vertex_m.append(np.linalg.norm(fits[:, _VERTEX : _VERTEX + 3] - events.truth.vertex_E3, axis=1))
         source.append(-events.truth.travel_E3)
         is_track.append(events.truth.is_track_E)

@@ -173,6 +173,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "direction-quality")
     parser.add_argument("--detector", nargs=argparse.REMAINDER, default=[], help="options of `icestream simulate`")
     arguments = parser.parse_args()
+    if arguments.detector and arguments.folder == parser.get_default("folder"):
+        parser.error("--detector: name a --folder of its own")
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     cost = make_data(folder, arguments.cascades, arguments.detector)

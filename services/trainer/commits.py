@@ -306,8 +306,10 @@ class Commits:
         self.good = self._snapshot(Health.HEALTHY, self._audit_bytes())
         """State to which training rolls back: the start of this process, then the newest healthy checkpoint on disk."""
 
-    def turn(self, *, stepped: bool = False, ending: bool = False) -> None:
+    def turn(self, *, stepped: bool = False, ending: bool = False, again: bool = False) -> None:
         """Carry out the acts that are due; called once a step, and repeatedly while the feed waits for data.
+
+        ``again``: write a checkpoint of the same step anew, as it has a score now.
 
         With ``ending`` all is on disk and reported on return. Raises OSError, and Unhealthy if the weights can't be
         saved, or one of the last steps is critical: its weights are no target for a rollback.
@@ -325,7 +327,7 @@ class Commits:
                     self._feed.agreement.want_commit()
             return
         newest = writing or self._saved
-        is_new = newest is None or (newest.step, newest.position) != (self._state.step, self._state.position)
+        is_new = again or newest is None or (newest.step, newest.position) != (self._state.step, self._state.position)
         if is_new:
             self._guard.look()
         if writing is not None:

@@ -173,9 +173,9 @@ def train(
     def is_enough() -> bool:
         return 0 < config.max_steps <= state.step
 
-    def commit(*, stepped: bool = False, ending: bool = False) -> None:
+    def commit(*, stepped: bool = False, ending: bool = False, again: bool = False) -> None:
         state.seconds = time.monotonic() - started_s
-        commits.turn(stepped=stepped, ending=ending)
+        commits.turn(stepped=stepped, ending=ending, again=again)
 
     with closing(commits):
         while True:
@@ -206,8 +206,10 @@ def train(
                         step_done(state.step, fed.batch)
                 if feed.ended:
                     state.position = feed.position  # units without events may stand behind the last batch
+                has_score = feed.ended and telemetry.has_new_weights
+                if has_score:
                     telemetry.evaluate(state)
-                commit(ending=True)
+                commit(ending=True, again=has_score)
                 break
             except Unhealthy as unhealthy:
                 commits.roll_back(unhealthy)

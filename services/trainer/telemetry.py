@@ -97,7 +97,8 @@ class Telemetry:
         self._newest = self.base
         self._metrics: dict[str, float] = {}
         self._score: float | None = None
-        self._has_new_weights = False
+        self.has_new_weights = False
+        """True if steps were done since the last evaluation was due."""
         self._events, self._particles, self._steps, self._copied = Rate(), Rate(), Rate(), Rate()
         self._waits = Shares()
         self._last_hour = LastHour()
@@ -139,15 +140,15 @@ class Telemetry:
         """
         if self.block is not None:
             self.block.add(batch, ids, state.position.epoch)
-        self._has_new_weights = True
+        self.has_new_weights = True
         if is_last or state.step % self.evaluate_every == 0:
             self.evaluate(state)
 
     def evaluate(self, state: TrainState) -> None:
         """Evaluate the model with the validation block if that is full, unless no step was done since the last time."""
-        if self.evaluator is None or self.block is None or self.block.batch is None or not self._has_new_weights:
+        due, self.has_new_weights = self.has_new_weights, False  # on all ranks, though the first alone evaluates
+        if not due or self.evaluator is None or self.block is None or self.block.batch is None:
             return
-        self._has_new_weights = False
         started_s = time.monotonic()
         found = self.evaluator.evaluate(self.block.batch)
         if found is None:
@@ -177,7 +178,7 @@ class Telemetry:
             sink.go_back(step)
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
         self._metrics = {}
-        self._score, self._has_new_weights = None, False
+        self._score, self.has_new_weights = None, False
 
     def warn(self, lines: Sequence[str]) -> None:
         """Log warnings and add them to the status file, each once."""

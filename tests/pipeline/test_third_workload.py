@@ -61,7 +61,7 @@ def hits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_workload_that_is_one_folder_trains_end_to_end(processes: Processes, folder: Path, hits: Path) -> None:
     environment = {"PYTHONPATH": os.pathsep.join([str(folder), str(PACKAGE_ROOT)])}
     small = ("stream.unit_events=400", "stream.batch_events=50", "stream.slot_mib=1", "trainer.device=cpu")
-    at_the_end = ("trainer.validation.events=100", "trainer.validation.every=1000", "trainer.checkpoint_every=70")
+    at_the_end = ("trainer.validation.events=100", "trainer.validation.every=1000", "trainer.checkpoint_every=50")
     arguments = ["-i", str(hits), "--epochs", "5", *settings(*small, *at_the_end)]
     run = processes.start("run", *arguments, environment=environment, program=ICESTREAM)
     assert processes.finish(run) == 0, processes.report()

@@ -26,21 +26,8 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from workloads.direction.geometry import Medium
-from workloads.direction.light import (
-    JITTER_NS,
-    NEAREST_M,
-    NOISE_PER_NS,
-    EventPulses,
-    PaddedPulses,
-    ln_density,
-    ln_density_table,
-    ln_shower_light,
-    padded_batches,
-    shower_light_by_angle,
-    strata,
-    thinned_pulses,
-)
+from workloads.direction import light
+from workloads.direction.light import EventPulses, PaddedPulses
 
 MOST_PULSES = 128
 """Pulses of an event that are used, at most."""
@@ -68,8 +55,8 @@ def cascade_posteriors(pulses: EventPulses, vertex_E4: Tensor) -> Tensor:
     geometry = pulses.geometry
     found_E5 = torch.zeros(pulses.segments.num_events, 5)
     position_S3 = torch.from_numpy(geometry.position_S3)
-    rank_K, weight_K = strata(_STRATA, len(geometry))
-    for batch in padded_batches(thinned_pulses(pulses, MOST_PULSES)[0], _PLACES):
+    rank_K, weight_K = light.strata(_STRATA, len(geometry))
+    for batch in light.padded_batches(light.thinned_pulses(pulses, MOST_PULSES)[0], _PLACES):
         vertex_B4 = vertex_E4[batch.event_B]
         apart_BS3 = vertex_B4[:, None, :3] - position_S3
         nearest_BS = apart_BS3.square().sum(2).topk(int(rank_K[-1]) + 1, largest=False).indices
@@ -124,32 +111,28 @@ def _ln_likelihood(
     medium = pulses.medium
     unit_BM3L, distance_BML = _seen(points_BM4, pulses.position_B3L)
     residual_BML = pulses.time_BL.unsqueeze(1) - points_BM4[:, :, 3:] - distance_BML * medium.point_delay_ns_m
-    ln_time_BML = ln_density(ln_density_table(JITTER_NS, medium), distance_BML, residual_BML, medium)[0]
-    rate_BMLG = _by_angle(unit_BM3L, travel_G3, medium)
-    rate_BMLG *= (ln_time_BML + ln_shower_light(distance_BML, medium)).exp_().unsqueeze(3)
+    table = light.ln_density_table(light.JITTER_NS, medium)
+    ln_time_BML = light.ln_density(table, distance_BML, residual_BML, medium)[0]
+    rate_BMLG = light.shower_light_by_angle(unit_BM3L.mT @ travel_G3.T, medium)
+    rate_BMLG *= (ln_time_BML + light.ln_shower_light(distance_BML, medium)).exp_().unsqueeze(3)
     unit_BM3K, distance_BMK = _seen(points_BM4, sensors_B3K)
-    light_BM1K = (ln_shower_light(distance_BMK, medium).exp_() * weight_K).unsqueeze(2)
-    light_BMG = (light_BM1K @ _by_angle(unit_BM3K, travel_G3, medium)).squeeze(2)
+    light_BM1K = (light.ln_shower_light(distance_BMK, medium).exp_() * weight_K).unsqueeze(2)
+    light_BMG = (light_BM1K @ light.shower_light_by_angle(unit_BM3K.mT @ travel_G3.T, medium)).squeeze(2)
     amount_BMG = (light_B.view(-1, 1, 1) / light_BMG).clamp(_LEAST_PE, _MOST_PE)
-    rate_BMLG.mul_(amount_BMG.unsqueeze(2)).add_(NOISE_PER_NS).log_()
+    rate_BMLG.mul_(amount_BMG.unsqueeze(2)).add_(light.NOISE_PER_NS).log_()
     ln_BMG = (pulses.present_BL.view(len(points_BM4), 1, 1, -1) @ rate_BMLG).squeeze(2)
     ln_BMG = ln_BMG - amount_BMG * light_BMG
     point_B, direction_B = torch.unravel_index(ln_BMG.flatten(1).argmax(1), ln_BMG.shape[1:])
     rate_BL = rate_BMLG[torch.arange(len(ln_BMG)), point_B, :, direction_B].exp()
-    light_B = ((1 - NOISE_PER_NS / rate_BL) * pulses.present_BL).sum(1)
+    light_B = ((1 - light.NOISE_PER_NS / rate_BL) * pulses.present_BL).sum(1)
     return ln_BMG, amount_BMG, light_B.clamp_min(1)
 
 
 def _seen(points_BM4: Tensor, position_B3L: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors (B, M, 3, L) from points to places, and distances (B, M, L)."""
     offset_BM3L = position_B3L.unsqueeze(1) - points_BM4[:, :, :3, None]
-    distance_BML = offset_BM3L.square().sum(2).clamp_min_(NEAREST_M**2).sqrt_()
+    distance_BML = offset_BM3L.square().sum(2).clamp_min_(light.NEAREST_M**2).sqrt_()
     return offset_BM3L.div_(distance_BML.unsqueeze(2)), distance_BML
-
-
-def _by_angle(unit_BM3L: Tensor, travel_G3: Tensor, medium: Medium) -> Tensor:
-    """Light in these directions from the vertex, for each direction of travel. -> (B, M, L, G)."""
-    return shower_light_by_angle(unit_BM3L.mT @ travel_G3.T, medium)
 
 
 def _ln_normal(points_BM4: Tensor, mean_B4: Tensor, factor_B44: Tensor) -> Tensor:

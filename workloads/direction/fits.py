@@ -9,8 +9,8 @@ sides, and from directions all over the sphere, with a wide jitter of the times,
 goes on with all light (tracks.py) and less jitter. Nothing is random: an event's fits depend on its pulses alone.
 
 Events that tell little have finite values too. Without pulses: the direction straight up, all else 0. With pulses at
-one place or one time the line stands still (speed 0) and points straight up, where the track's fit starts. Without a
-clean pulse all its pulses count as clean.
+one place or one time the line stands still (speed 0) and points straight up. Without a clean pulse all its pulses count
+as clean.
 
 A point source is the shower of a cascade, or the vertex of a track. Its state, 4 numbers: position (m) and time (ns).
 A step, 4 numbers: the time (100 ns), three shifts (100 m). Light reaches a sensor at the distance R after
@@ -27,7 +27,7 @@ E events, P pulses, F values, S starts; of a batch: B events, K parameters, D nu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from torch import Tensor
 from common.errors import BadInputError
 from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, spread
+from workloads.direction import tracks
 from workloads.direction.cascades import MOST_PULSES, cascade_posteriors, sphere
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import Geometry, Medium
@@ -58,16 +59,6 @@ from workloads.direction.light import (
     thinned_pulses,
     trusted_pulses,
     used_pulses,
-)
-from workloads.direction.tracks import (
-    across,
-    lit_track,
-    lit_track_scores,
-    moved_lit_track,
-    moved_track,
-    sensors_beside,
-    track_scores,
-    track_state,
 )
 
 # ---- Maximisation.
@@ -218,11 +209,11 @@ START_TILT_RAD = math.radians(30)
 START_DIRECTIONS = 24
 """Directions all over the sphere that the fit of a track starts from, too. Twice as many change nothing."""
 
-START_JITTER_NS, START_STEPS = 60.0, 15
-"""Jitter of the times at the start, and steps of the maximisation with it."""
+START_ROUND = (60.0, 15)
+"""Jitter of the times, ns, with which a track starts, and steps of the maximisation with it."""
 LIT_ROUNDS = ((60.0, 4), (20.0, 5), (6.0, 6))
-"""Jitters after that, and steps with each, of a track with all light."""
-END_JITTERS_NS, END_STEPS = (20.0, 6.0), 10
+"""The same after that, with all light."""
+VERTEX_ROUNDS = (START_ROUND, (20.0, 10), (6.0, 10))
 """The same of a point source. The toy detector's own jitter is 3 ns, which has more maxima."""
 
 _PLACES = 1 << 12
@@ -281,7 +272,7 @@ def fits_of(pulses: EventPulses) -> Tensor:
         [-lines.travel_E3, lines.point_E3, lines.speed_E.unsqueeze(1), lines.residual_E.unsqueeze(1)], 1
     )
     track_E7 = F.pad(lines.travel_E3, (0, 4))
-    used, table = used_pulses(pulses), ln_density_table(END_JITTERS_NS[-1], pulses.geometry.medium)
+    used, table = used_pulses(pulses), ln_density_table(VERTEX_ROUNDS[-1][0], pulses.geometry.medium)
     for batch in padded_batches(used):
         lines_B = Lines(*(values[batch.event_B] for values in lines))
         track_E7[batch.event_B] = _tracks(batch, lines_B)
@@ -289,7 +280,7 @@ def fits_of(pulses: EventPulses) -> Tensor:
     track_E7 = _lit_tracks(pulses, track_E7)
     fits_EF[:, _TRACK] = torch.cat([-track_E7[:, :3], track_E7[:, 3:]], 1)
     for batch in padded_batches(used):
-        value_B, _ = track_scores(track_E7[batch.event_B], batch, table)
+        value_B, _ = tracks.track_scores(track_E7[batch.event_B], batch, table)
         fits_EF[batch.event_B, _TRACK.stop] = value_B / batch.present_BL.sum(1)
     fits_EF[:, _CASCADE] = cascade_posteriors(pulses, fits_EF[:, 16:20])
     return fits_EF
@@ -307,13 +298,13 @@ def _lines(pulses: EventPulses, **options: int) -> Lines:
 
 def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
     """Tracks of the largest likelihood of the times that was found. -> (B, 7)."""
-    tilt, sides = math.tan(START_TILT_RAD), across(lines.travel_E3)
+    tilt, sides = math.tan(START_TILT_RAD), tracks.across(lines.travel_E3)
     tilted = [F.normalize(lines.travel_E3 + sign * tilt * side, dim=1) for side in sides for sign in (1, -1)]
     everywhere = [travel_3.expand_as(lines.travel_E3) for travel_3 in sphere(START_DIRECTIONS)]
     starts_S = [lines.travel_E3, *tilted, *everywhere]
     copies = pulses.repeated(len(starts_S))
-    state = track_state(torch.cat(starts_S), lines.point_E3.repeat(len(starts_S), 1), copies)
-    state, value = _better(track_scores, moved_track, state, copies, START_JITTER_NS, START_STEPS)
+    state = tracks.track_state(torch.cat(starts_S), lines.point_E3.repeat(len(starts_S), 1), copies)
+    state, value = _better(tracks.track_scores, tracks.moved_track, state, copies, [START_ROUND])
     best_B, state_SB7 = value.view(len(starts_S), -1).argmax(0), state.view(len(starts_S), -1, 7)
     return state_SB7[best_B, torch.arange(len(best_B))]
 
@@ -323,13 +314,10 @@ def _lit_tracks(pulses: EventPulses, track_E7: Tensor) -> Tensor:
     thinned, every_E = thinned_pulses(pulses, MOST_PULSES)
     found_E7, position_S3 = track_E7.clone(), torch.from_numpy(pulses.geometry.position_S3)
     for batch in padded_batches(thinned, _PLACES):
-        state = lit_track(track_E7[batch.event_B], batch)
-        sensors_B3K, weight_K = sensors_beside(state, position_S3)
-        scores = partial(
-            lit_track_scores, sensors_B3K=sensors_B3K, weight_K=weight_K, share_B1=1 / every_E[batch.event_B, None]
-        )
-        for jitter_ns, steps in LIT_ROUNDS:
-            state, _ = _better(scores, moved_lit_track, state, batch, jitter_ns, steps)
+        state = tracks.lit_track(track_E7[batch.event_B], batch)
+        beside = tracks.sensors_beside(state, position_S3)
+        scores = partial(tracks.lit_track_scores, beside=beside, share_B1=1 / every_E[batch.event_B, None])
+        state, _ = _better(scores, tracks.moved_lit_track, state, batch, LIT_ROUNDS)
         found_E7[batch.event_B] = state[:, :7]
     return found_E7
 
@@ -339,17 +327,17 @@ def _better(
     moved: Move,
     state: Tensor,
     pulses: PaddedPulses,
-    jitter_ns: float,
-    steps: int,
+    rounds: Iterable[tuple[float, int]],
 ) -> tuple[Tensor, Tensor]:
-    """Return states of larger likelihood, for times with that jitter, and their ln likelihood."""
-    table = ln_density_table(jitter_ns, pulses.medium)
-    return maximise(state, partial(scores, pulses=pulses, table=table), moved, steps)
+    """Return states of larger likelihood, found with these jitters of the times, and their ln likelihood."""
+    value = state[:, 0]
+    for jitter_ns, steps in rounds:
+        table = ln_density_table(jitter_ns, pulses.medium)
+        state, value = maximise(state, partial(scores, pulses=pulses, table=table), moved, steps)
+    return state, value
 
 
 def _vertices(pulses: PaddedPulses) -> Tensor:
     """Position, time, ln likelihood a pulse. -> (B, 5)."""
-    state, value = _better(vertex_scores, moved_vertex, vertex_state(pulses), pulses, START_JITTER_NS, START_STEPS)
-    for jitter_ns in END_JITTERS_NS:
-        state, value = _better(vertex_scores, moved_vertex, state, pulses, jitter_ns, END_STEPS)
+    state, value = _better(vertex_scores, moved_vertex, vertex_state(pulses), pulses, VERTEX_ROUNDS)
     return torch.cat([state, (value / pulses.present_BL.sum(1)).unsqueeze(1)], 1)

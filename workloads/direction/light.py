@@ -266,7 +266,7 @@ def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
 
 
 def strata(spec: tuple[tuple[int, int], ...], num_sensors: int) -> tuple[Tensor, Tensor]:
-    """Return ranks of sensors, nearest first, that a sum over all takes, and the number each stands for. (K,) each.
+    """Return ranks of the nearest sensors that a sum over them takes, and the number each stands for. (K,) each.
 
     ``spec``: how many, each of which stands for how many.
     """

@@ -45,6 +45,7 @@ from workloads.base.dataset import (
     write_tables,
 )
 from workloads.base.random_streams import file_stream
+from workloads.direction import light
 from workloads.direction.columns import CASCADE, CLASSICAL_FITS, DIRECTION, TRACK
 from workloads.direction.geometry import (
     ARRAYS,
@@ -56,21 +57,6 @@ from workloads.direction.geometry import (
     write_geometry,
 )
 from workloads.direction.grouping import unit_vectors
-from workloads.direction.light import (
-    CASCADE_ISOTROPIC,
-    CASCADE_LIGHT_PE_PER_GEV,
-    CASCADE_NEAR_M,
-    CASCADE_WIDTH,
-    JITTER_NS,
-    LONGEST_TRACK_M,
-    MOST_PE,
-    NOISE_PER_NS,
-    TRACK_GEV_PER_M,
-    TRACK_LIGHT_PE,
-    TRACK_LOSS_GEV,
-    TRACK_NEAR_M,
-    TRACKS_CASCADE,
-)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -145,13 +131,13 @@ def _track_light(truth: Truth, along_TS: Float32, range2_TS: Float32, medium: Me
     """
     rho_TS = np.sqrt(np.maximum(range2_TS - along_TS * along_TS, np.float32(0.01)))
     origin_TS = np.abs(along_TS - rho_TS * np.float32(1 / (medium.sin_cherenkov / medium.cos_cherenkov)))
-    amount_T = TRACK_LIGHT_PE * (1 + truth.energy_gev_E / TRACK_LOSS_GEV)
+    amount_T = light.TRACK_LIGHT_PE * (1 + truth.energy_gev_E / light.TRACK_LOSS_GEV)
     light_TS = np.exp(rho_TS * np.float32(-1 / (medium.sin_cherenkov * medium.absorption_m)))
-    light_TS /= 1 + rho_TS * np.float32(1 / (medium.sin_cherenkov * TRACK_NEAR_M))
+    light_TS /= 1 + rho_TS * np.float32(1 / (medium.sin_cherenkov * light.TRACK_NEAR_M))
     light_TS *= amount_T.astype(np.float32)[:, None]
-    length_T = np.minimum(truth.energy_gev_E / TRACK_GEV_PER_M, LONGEST_TRACK_M)
+    length_T = np.minimum(truth.energy_gev_E / light.TRACK_GEV_PER_M, light.LONGEST_TRACK_M)
     light_TS *= origin_TS < (length_T / 2).astype(np.float32)[:, None]
-    return np.minimum(light_TS, np.float32(MOST_PE), out=light_TS)
+    return np.minimum(light_TS, np.float32(light.MOST_PE), out=light_TS)
 
 
 def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32, medium: Medium) -> Float32:
@@ -160,19 +146,19 @@ def _cascade_light(truth: Truth, along_ES: Float32, range2_ES: Float32, medium: 
     angle_ES = along_ES / np.maximum(range_ES, np.float32(0.1))
     angle_ES -= np.float32(medium.cos_cherenkov)
     np.abs(angle_ES, out=angle_ES)
-    angle_ES *= np.float32(-CASCADE_WIDTH)
+    angle_ES *= np.float32(-light.CASCADE_WIDTH)
     np.exp(angle_ES, out=angle_ES)
-    angle_ES += np.float32(CASCADE_ISOTROPIC)
-    near_ES = 1 + range_ES * np.float32(1 / CASCADE_NEAR_M)
+    angle_ES += np.float32(light.CASCADE_ISOTROPIC)
+    near_ES = 1 + range_ES * np.float32(1 / light.CASCADE_NEAR_M)
     near_ES *= np.sqrt(near_ES)
     range_ES *= np.float32(-1 / medium.absorption_m)
     light_ES = np.exp(range_ES, out=range_ES)
     light_ES *= angle_ES
     light_ES /= near_ES
-    amount_E = CASCADE_LIGHT_PE_PER_GEV * truth.energy_gev_E
-    amount_E = np.where(truth.is_track_E, TRACKS_CASCADE, 1.0) * amount_E
+    amount_E = light.CASCADE_LIGHT_PE_PER_GEV * truth.energy_gev_E
+    amount_E = np.where(truth.is_track_E, light.TRACKS_CASCADE, 1.0) * amount_E
     light_ES *= amount_E.astype(np.float32)[:, None]
-    return np.minimum(light_ES, np.float32(MOST_PE), out=light_ES)
+    return np.minimum(light_ES, np.float32(light.MOST_PE), out=light_ES)
 
 
 def direct_track_light(truth: Truth, event_P: Int64, position_P3: Float32, medium: Medium) -> tuple[Float64, Float64]:
@@ -373,7 +359,7 @@ def record(truth: Truth, array: SimulatedArray, rng: np.random.Generator) -> Sim
 
 def _pulses(truth: Truth, geometry: Geometry, rng: np.random.Generator) -> tuple[Int64, Int64, Float64]:
     """Event, sensor and time after the vertex of each pulse: direct and scattered light, and noise."""
-    light, medium = expected_light(truth, geometry), geometry.medium
+    expected, medium = expected_light(truth, geometry), geometry.medium
     num_sensors = len(geometry)
 
     def arrivals(
@@ -382,12 +368,12 @@ def _pulses(truth: Truth, geometry: Geometry, rng: np.random.Generator) -> tuple
         direct_ns_P, path_m_P = direct(truth, event_P, geometry.position_S3[sensor_P], medium)
         return event_P, sensor_P, direct_ns_P + _delays_ns(path_m_P, medium, rng)
 
-    row_P, sensor_P = np.divmod(_draw_cells(light.track_TS, rng), num_sensors)
-    track = arrivals(light.track_event_T[row_P], sensor_P, direct_track_light)
-    event_P, sensor_P = np.divmod(_draw_cells(light.cascade_ES, rng), num_sensors)
+    row_P, sensor_P = np.divmod(_draw_cells(expected.track_TS, rng), num_sensors)
+    track = arrivals(expected.track_event_T[row_P], sensor_P, direct_track_light)
+    event_P, sensor_P = np.divmod(_draw_cells(expected.cascade_ES, rng), num_sensors)
     cascade = arrivals(event_P, sensor_P, direct_cascade_light)
     num_cells = len(truth) * num_sensors
-    num_noise = rng.poisson(num_cells * NOISE_PER_NS * (NOISE_TO_NS - NOISE_FROM_NS))
+    num_noise = rng.poisson(num_cells * light.NOISE_PER_NS * (NOISE_TO_NS - NOISE_FROM_NS))
     event_P, sensor_P = np.divmod(rng.integers(num_cells, size=num_noise), num_sensors)
     noise = event_P, sensor_P, rng.uniform(NOISE_FROM_NS, NOISE_TO_NS, num_noise)
     event, sensor, time = (np.concatenate(parts) for parts in zip(track, cascade, noise, strict=True))
@@ -408,7 +394,7 @@ def _draw_cells(expected: Float32, rng: np.random.Generator) -> Int64:
 def _delays_ns(path_m_P: Float64, medium: Medium, rng: np.random.Generator) -> Float64:
     """Delay by scattering: Pandel's gamma distribution (astro-ph/0407044); and the jitter of the clock."""
     shape_P = np.maximum(path_m_P / medium.scattering_m, SMALLEST_SHAPE)
-    return rng.standard_gamma(shape_P) / medium.scattering_rate_per_ns + rng.normal(0.0, JITTER_NS, len(path_m_P))
+    return rng.standard_gamma(shape_P) / medium.scattering_rate_per_ns + rng.normal(0.0, light.JITTER_NS, len(path_m_P))
 
 
 def _coincidences(key_P: Int64, time_P: Float64) -> tuple[Int64, Bool]:

@@ -6,12 +6,12 @@ two shifts of the point across the track (100 m). Light leaves at the Cherenkov 
 sensor at the distance ρ from the track, l along it from the point, sees it l / c + ρ / c (group index / sin θ -
 1 / tan θ) after the particle is at the point; the light travelled ρ / sin θ.
 
-By its times alone a track is found, but light that is missing tells as much: sensors beside the track that saw nothing,
-and the shower in the middle of a track that begins in the detector, whose light spreads from a point. So the state of a
-lit track has two more numbers: the place of the shower along the track from its point (m), and the decimal logarithm of
-the energy (GeV), which sets both lights and the length of the track. Pulses are a Poisson process: the rate in a sensor
-is the light expected there, times the Pandel density of its times, and noise. A step has two more numbers, too: the
-place of the shower (200 m) and the logarithm. Its derivatives are differences of the likelihood.
+By its times alone a track is found, but light that is missing tells as much: sensors beside the track that saw nothing;
+and the simulator's tracks have a shower in their middle, whose light spreads from a point. So the state of a lit track
+has two more numbers: the place of the shower along the track from its point (m), and the decimal logarithm of the
+energy (GeV), which sets both lights and the length of the track. Pulses are a Poisson process: the rate in a sensor is
+that of noise, and the light expected there times the density of its times. A step has two more numbers, too: the place
+of the shower (200 m) and the logarithm. Its derivatives are differences of the likelihood.
 
 N tracks, X points of the differences, K sensors; the others as in fits.py.
 """
@@ -22,27 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from workloads.direction import light
 from workloads.direction.geometry import LIGHT_SPEED_M_NS, Medium
-from workloads.direction.light import (
-    CASCADE_LIGHT_PE_PER_GEV,
-    LONGEST_TRACK_M,
-    MOST_PE,
-    NEAREST_M,
-    NOISE_PER_NS,
-    SHIFT_STEP_M,
-    TIME_STEP_NS,
-    TRACK_GEV_PER_M,
-    TRACK_LIGHT_PE,
-    TRACK_LOSS_GEV,
-    TRACK_NEAR_M,
-    TRACKS_CASCADE,
-    PaddedPulses,
-    first_quartile,
-    ln_density,
-    ln_shower_light,
-    shower_light_by_angle,
-    strata,
-)
+from workloads.direction.light import PaddedPulses
 
 # ---- Times alone.
 
@@ -51,7 +33,7 @@ def track_state(travel_B3: Tensor, point_B3: Tensor, pulses: PaddedPulses) -> Te
     """Tracks in a direction through a point, at the time that puts a quarter of the clean pulses before it. (B, 7)."""
     state_B7 = torch.cat([travel_B3, point_B3, torch.zeros_like(point_B3[:, :1])], 1)
     residual_BL = _track_seen(state_B7, pulses)[0]
-    state_B7[:, 6] = first_quartile(residual_BL, pulses.charge_BL > 0)
+    state_B7[:, 6] = light.first_quartile(residual_BL, pulses.charge_BL > 0)
     return state_B7
 
 
@@ -59,17 +41,17 @@ def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple
     """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
     residual_BL, rho_BL, along_BL, first_BL, second_BL = _track_seen(state_B7, pulses)
     medium, path_BL = pulses.medium, rho_BL / pulses.medium.sin_cherenkov
-    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, path_BL, residual_BL, medium)
+    value_BL, by_ln_distance_BL, by_residual_BL = light.ln_density(table, path_BL, residual_BL, medium)
     slope_BL = by_residual_BL * pulses.present_BL
     by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * medium.cone_delay_ns_m
     # A tilt moves the sensor along the track and, by -l, across it.
     turn_BL = by_rho_BL * along_BL + slope_BL * rho_BL / LIGHT_SPEED_M_NS
     score_BL5 = [
-        slope_BL * -TIME_STEP_NS,
+        slope_BL * -light.TIME_STEP_NS,
         -first_BL * turn_BL,
         -second_BL * turn_BL,
-        first_BL * by_rho_BL * -SHIFT_STEP_M,
-        second_BL * by_rho_BL * -SHIFT_STEP_M,
+        first_BL * by_rho_BL * -light.SHIFT_STEP_M,
+        second_BL * by_rho_BL * -light.SHIFT_STEP_M,
     ]
     return (value_BL * pulses.present_BL).sum(1), torch.stack(score_BL5, 1)
 
@@ -79,8 +61,8 @@ def moved_track(state_B7: Tensor, step_B5: Tensor) -> Tensor:
     travel_B3, point_B3, time_B1 = state_B7.split((3, 3, 1), 1)
     first_B3, second_B3 = across(travel_B3)
     tilted_B3 = travel_B3 + step_B5[:, 1:2] * first_B3 + step_B5[:, 2:3] * second_B3
-    shifted_B3 = point_B3 + SHIFT_STEP_M * (step_B5[:, 3:4] * first_B3 + step_B5[:, 4:5] * second_B3)
-    return torch.cat([F.normalize(tilted_B3, dim=1), shifted_B3, time_B1 + TIME_STEP_NS * step_B5[:, :1]], 1)
+    shifted_B3 = point_B3 + light.SHIFT_STEP_M * (step_B5[:, 3:4] * first_B3 + step_B5[:, 4:5] * second_B3)
+    return torch.cat([F.normalize(tilted_B3, dim=1), shifted_B3, time_B1 + light.TIME_STEP_NS * step_B5[:, :1]], 1)
 
 
 def across(travel_B3: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,14 +86,14 @@ def _track_seen(state_B7: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor,
         (axis_B3[:, 0:1] * x_BL).addcmul_(axis_B3[:, 1:2], y_BL).addcmul_(axis_B3[:, 2:3], z_BL)
         for axis_B3 in (travel_B3, *across(travel_B3))
     )
-    rho_BL = (first_BL.square() + second_BL.square()).clamp_min(NEAREST_M**2).sqrt()
+    rho_BL = (first_BL.square() + second_BL.square()).clamp_min(light.NEAREST_M**2).sqrt()
     residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_SPEED_M_NS - rho_BL * pulses.medium.cone_delay_ns_m
     return residual_BL, rho_BL, along_BL, first_BL / rho_BL, second_BL / rho_BL
 
 
 # ---- All light.
 
-_FIRST_LG_ENERGY, _LG_ENERGIES = 3.3, (2.0, 7.0)
+_FIRST_LG_ENERGY = 3.3
 _PLACE_STEP_M = 200.0
 _DIFFERENCES = (0.03, 0.003, 0.003, 0.02, 0.02, 0.05, 0.03)
 """Steps of each parameter, between which the likelihood's differences are its derivatives."""
@@ -133,13 +115,13 @@ def lit_track(state_B7: Tensor, pulses: PaddedPulses) -> Tensor:
 def moved_lit_track(state_B9: Tensor, step_B7: Tensor) -> Tensor:
     """Return lit tracks after a step. (B, 9), (B, 7) -> (B, 9)."""
     place_B1 = state_B9[:, 7:8] + _PLACE_STEP_M * step_B7[:, 5:6]
-    lg_energy_B1 = (state_B9[:, 8:] + step_B7[:, 6:]).clamp(*_LG_ENERGIES)
+    lg_energy_B1 = state_B9[:, 8:] + step_B7[:, 6:]
     return torch.cat([moved_track(state_B9[:, :7], step_B7[:, :5]), place_B1, lg_energy_B1], 1)
 
 
 def sensors_beside(state_B9: Tensor, position_S3: Tensor) -> tuple[Tensor, Tensor]:
     """Return places of sensors that the light is summed over, (B, 3, K), and the number each stands for, (K,)."""
-    rank_K, weight_K = strata(_STRATA, len(position_S3))
+    rank_K, weight_K = light.strata(_STRATA, len(position_S3))
     along_BS, rho_BS = _beside(state_B9, position_S3.T.expand(len(state_B9), 3, -1))
     beyond_BS = ((along_BS - state_B9[:, 7:8]).abs() - _ALONG_M).clamp_min(0)
     far_BS = rho_BS.square() + beyond_BS.square()
@@ -148,14 +130,14 @@ def sensors_beside(state_B9: Tensor, position_S3: Tensor) -> tuple[Tensor, Tenso
 
 
 def lit_track_scores(
-    state_B9: Tensor, pulses: PaddedPulses, table: Tensor, sensors_B3K: Tensor, weight_K: Tensor, share_B1: Tensor
+    state_B9: Tensor, pulses: PaddedPulses, table: Tensor, beside: tuple[Tensor, Tensor], share_B1: Tensor
 ) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of lit tracks, and its derivatives by a step, a pulse each (B, 7, L).
 
-    The derivative of the light that is expected in all is a part of each pulse's. ``share_B1``: share of the event's
-    pulses that these are.
+    The derivative of the light that is expected in all is a part of each pulse's. ``beside``: sensors_beside();
+    ``share_B1``: share of the event's pulses that these are.
     """
-    difference_7 = torch.tensor(_DIFFERENCES)
+    (sensors_B3K, weight_K), difference_7 = beside, torch.tensor(_DIFFERENCES)
     steps_87 = torch.cat([torch.zeros(1, 7), torch.diag(difference_7)])
     num_events, points = len(state_B9), len(steps_87)
     state_N9 = moved_lit_track(state_B9.repeat_interleave(points, 0), steps_87.repeat(num_events, 1))
@@ -164,8 +146,7 @@ def lit_track_scores(
         return values.repeat_interleave(points, 0)
 
     rate_NL = _rate(state_N9, at_points(pulses.position_B3L), at_points(pulses.time_BL), table, pulses.medium)
-    rate_NL *= at_points(share_B1)
-    ln_rate_BXL = rate_NL.add_(NOISE_PER_NS).log_().view(num_events, points, -1)
+    ln_rate_BXL = rate_NL.add_(light.NOISE_PER_NS).mul_(at_points(share_B1)).log_().view(num_events, points, -1)
     track_NK, shower_NK, *_ = _light(state_N9, at_points(sensors_B3K), pulses.medium)
     light_BX = (track_NK.add_(shower_NK) @ weight_K).view(num_events, points) * share_B1
     value_B = (ln_rate_BXL[:, 0] * pulses.present_BL).sum(1) - light_BX[:, 0]
@@ -181,8 +162,8 @@ def _rate(state_N9: Tensor, position_N3L: Tensor, time_NL: Tensor, table: Tensor
     since_NL = time_NL - state_N9[:, 6:7]
     of_track_NL = since_NL - along_NL / LIGHT_SPEED_M_NS - rho_NL * medium.cone_delay_ns_m
     of_shower_NL = since_NL - state_N9[:, 7:8] / LIGHT_SPEED_M_NS - range_NL * medium.point_delay_ns_m
-    track_NL *= ln_density(table, rho_NL / medium.sin_cherenkov, of_track_NL, medium)[0].exp_()
-    return track_NL.add_(shower_NL.mul_(ln_density(table, range_NL, of_shower_NL, medium)[0].exp_()))
+    track_NL *= light.ln_density(table, rho_NL / medium.sin_cherenkov, of_track_NL, medium)[0].exp_()
+    return track_NL.add_(shower_NL.mul_(light.ln_density(table, range_NL, of_shower_NL, medium)[0].exp_()))
 
 
 def _light(state_N9: Tensor, position_N3L: Tensor, medium: Medium) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -194,19 +175,20 @@ def _light(state_N9: Tensor, position_N3L: Tensor, medium: Medium) -> tuple[Tens
     energy_N1 = 10 ** state_N9[:, 8:]
     path_NL = rho_NL / medium.sin_cherenkov
     from_shower_NL = along_NL - state_N9[:, 7:8]
-    end_N1 = (energy_N1 / TRACK_GEV_PER_M).clamp_max(LONGEST_TRACK_M) / 2
+    end_N1 = (energy_N1 / light.TRACK_GEV_PER_M).clamp_max(light.LONGEST_TRACK_M) / 2
     origin_NL = (from_shower_NL - path_NL * medium.cos_cherenkov).abs_()
     track_NL = torch.sigmoid((end_N1 - origin_NL) / _SOFT_END_M) * (path_NL / -medium.absorption_m).exp_()
-    track_NL *= TRACK_LIGHT_PE * (1 + energy_N1 / TRACK_LOSS_GEV) / (1 + path_NL / TRACK_NEAR_M)
+    track_NL *= light.TRACK_LIGHT_PE * (1 + energy_N1 / light.TRACK_LOSS_GEV) / (1 + path_NL / light.TRACK_NEAR_M)
     range_NL = (from_shower_NL.square() + rho_NL.square()).sqrt_()
-    shower_NL = shower_light_by_angle(from_shower_NL / range_NL, medium) * ln_shower_light(range_NL, medium).exp_()
-    shower_NL *= TRACKS_CASCADE * CASCADE_LIGHT_PE_PER_GEV * energy_N1
-    return track_NL.clamp_max_(MOST_PE), shower_NL.clamp_max_(MOST_PE), along_NL, rho_NL, range_NL
+    shower_NL = light.ln_shower_light(range_NL, medium).exp_()
+    shower_NL *= light.shower_light_by_angle(from_shower_NL / range_NL, medium)
+    shower_NL *= light.TRACKS_CASCADE * light.CASCADE_LIGHT_PE_PER_GEV * energy_N1
+    return track_NL.clamp_max_(light.MOST_PE), shower_NL.clamp_max_(light.MOST_PE), along_NL, rho_NL, range_NL
 
 
 def _beside(state_N9: Tensor, position_N3L: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sensors' places along tracks, from their points, and distances from them, m. (N, L) each."""
     offset_N3L = position_N3L - state_N9[:, 3:6, None]
     along_NL = (offset_N3L * state_N9[:, :3, None]).sum(1)
-    rho_NL = (offset_N3L.square().sum(1) - along_NL.square()).clamp_min_(NEAREST_M**2).sqrt_()
+    rho_NL = (offset_N3L.square().sum(1) - along_NL.square()).clamp_min_(light.NEAREST_M**2).sqrt_()
     return along_NL, rho_NL

@@ -62,19 +62,19 @@ def three_pulses(medium: Medium) -> PaddedPulses:
 def test_the_likelihood_is_that_of_a_poisson_process_of_the_pulses_that_are_used(medium: Medium) -> None:
     pulses, table, state_19 = three_pulses(medium), ln_density_table(6.0, medium), states()[:1]
     sensors_13K, weight_K, share = pulses.position_B3L[:, :, :2], torch.tensor([1.0, 4.0]), 0.5
-    value_1, _ = lit_track_scores(state_19, pulses, table, sensors_13K, weight_K, torch.tensor([[share]]))
+    value_1, _ = lit_track_scores(state_19, pulses, table, (sensors_13K, weight_K), torch.tensor([[share]]))
     track_P, shower_P, along_P, rho_P, range_P = (one[0, :3] for one in _light(state_19, pulses.position_B3L, medium))
     time_P = pulses.time_BL[0, :3]
     late_P = time_P - along_P / LIGHT_SPEED_M_NS - rho_P * medium.cone_delay_ns_m
     rate_P = track_P * ln_density(table, rho_P / medium.sin_cherenkov, late_P, medium)[0].exp()
     rate_P += shower_P * ln_density(table, range_P, time_P - range_P * medium.point_delay_ns_m, medium)[0].exp()
-    expected = (share * rate_P + NOISE_PER_NS).log().sum() - share * ((track_P + shower_P)[:2] @ weight_K)
+    expected = (share * (rate_P + NOISE_PER_NS)).log().sum() - share * ((track_P + shower_P)[:2] @ weight_K)
     assert value_1.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
     pulses, table = three_pulses(ICE), ln_density_table(60.0, ICE)
-    rest = (pulses, table, pulses.position_B3L, torch.ones(8), torch.ones(1, 1))
+    rest = (pulses, table, (pulses.position_B3L, torch.ones(8)), torch.ones(1, 1))
     score_7 = lit_track_scores(states()[:1], *rest)[1][0].sum(1)
     for parameter, score in enumerate(score_7.tolist()):
         step_17 = torch.zeros(1, 7)
