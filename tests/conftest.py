@@ -3,7 +3,7 @@
 A test that starts a process has the marker `process`: all of tests/pipeline, and every one that XRootD serves, are
 given it here. A test without it that starts one fails. `make test-fast` runs what is neither `process` nor `slow`.
 
-One with the marker `cuda` is skipped where torch sees no such device.
+One with the marker `cuda` skips itself where torch sees no such device: benchmarks.gpu runs them without this file.
 
 A test that needs an engine of somebody else (Slurm, Ray, XRootD, Lightning, a notebook, ONNX, Triton) has the marker
 `engine`. `make test` leaves these out, `make test-engines` runs them, and CI both.
@@ -73,10 +73,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
         if parameters.get("started_federation") == "xrootd" or any(map(item.path.is_relative_to, ENGINES)):
             item.add_marker(pytest.mark.engine)
-        if item.get_closest_marker("cuda") is not None:
-            import torch
-
-            item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))
     place = {TESTS / name: number for number, name in enumerate(LONGEST)}
     items.sort(
         key=lambda item: [

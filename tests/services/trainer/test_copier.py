@@ -21,6 +21,7 @@ from workloads.muons.columns import MUONS
 COUNTS = np.array([2, 0, 3, 1, 4])
 BOUNDS = (0, 3, 5)
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 
 @pytest.fixture
@@ -187,6 +188,7 @@ def test_an_arena_that_can_not_be_page_locked_is_slower_and_no_error_of_the_next
 
 
 @pytest.mark.cuda
+@needs_cuda
 def test_on_cuda_a_failed_registration_is_no_error_of_the_next_kernel(arena: Arena) -> None:
     slab = torch.from_numpy(arena.whole())
     assert int(torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), arena.size_bytes, 0)) == 0
@@ -197,11 +199,13 @@ def test_on_cuda_a_failed_registration_is_no_error_of_the_next_kernel(arena: Are
 
 
 @pytest.mark.cuda
+@needs_cuda
 def test_a_copy_on_cuda_is_complete_once_it_was_waited_for(arena: Arena) -> None:
     check(*copied(arena, GPU))
 
 
 @pytest.mark.cuda
+@needs_cuda
 def test_on_cuda_a_batch_is_complete_for_the_current_stream_as_soon_as_it_is_handed_over(arena: Arena) -> None:
     copier = CudaCopier(arena, GPU, MUONS.step_columns)
     sums = []

@@ -48,6 +48,7 @@ def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(name: st
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_cuda_itself_finds_no_sync_in_a_step(name: str) -> None:

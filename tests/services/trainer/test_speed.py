@@ -75,6 +75,7 @@ def test_a_run_that_ends_before_says_so(tmp_path: Path, steps: int, caplog: pyte
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_a_profile_on_cuda_is_sorted_by_the_time_on_the_device(tmp_path: Path) -> None:
     device = torch.device("cuda")
     profile = StepProfile(tmp_path, 2, device)

@@ -144,6 +144,7 @@ def test_settings_are_what_may_change_while_training() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_on_cuda_random_numbers_go_on_as_if_there_were_no_panel(block: Batch) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     task = WganTask(make_wgan().config, StepContext(device, 1))
