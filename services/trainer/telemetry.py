@@ -295,8 +295,9 @@ def open_telemetry(
     base = TrainerStatus(
         pid=os.getpid(), device=str(state.device), max_steps=config.trainer.max_steps, epochs=config.epochs
     )
+    every = config.trainer.validation.every
     if rank:
-        return Telemetry(run_dir, base, rank=rank if local_rank is None else local_rank)
+        return Telemetry(run_dir, base, rank=rank if local_rank is None else local_rank, evaluate_every=every)
     folder, publishing = attempt.shared if attempt is not None else run_dir, publishing_of(attempt)
     settings = hyperparameters(config_json)
     scores = (SCORE, *(f"train/{name}" for name in state.shown))
@@ -317,7 +318,7 @@ def open_telemetry(
         sinks=sinks,
         evaluator=evaluator,
         block=block,
-        evaluate_every=config.trainer.validation.every,
+        evaluate_every=every,
         sampler=start_gpu_sampler(state.device),
     )
 
