@@ -27,7 +27,7 @@ def parsed(command: CommandLine) -> None:
         name, group_or_none, words = group.resolve_command(context, words)
         assert group_or_none is not None
         group = group_or_none
-        context = click.Context(group, parent=context, info_name=name)
+        context = click.Context(group, parent=context, info_name=name, **group.context_settings)
     group.make_parser(context).parse_args(words)  # unknown options, missing arguments of options
 
 
