@@ -206,10 +206,10 @@ def train(
                         step_done(state.step, fed.batch)
                 if feed.ended:
                     state.position = feed.position  # units without events may stand behind the last batch
-                has_score = feed.ended and telemetry.has_new_weights
-                if has_score:
+                is_unseen = feed.ended and telemetry.has_new_weights
+                if is_unseen:
                     telemetry.evaluate(state)
-                commit(ending=True, again=has_score)
+                commit(ending=True, again=is_unseen)
                 break
             except Unhealthy as unhealthy:
                 commits.roll_back(unhealthy)
