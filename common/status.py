@@ -158,7 +158,7 @@ class OutputsStatus(Status):
     """Reason of the last attempt's failure; empty if it succeeded."""
 
 
-class Counters(Status):
+class EventCounts(Status):
     """Events by their fate, over all restarts of a run: `read` is the sum of the other seven (promise 3)."""
 
     events_read: int = 0
@@ -175,6 +175,11 @@ class Counters(Status):
     particles_trained: int = 0
     particles_dropped: int = 0
     """Particles of zero energy, which converters write for events without particles."""
+
+
+class Counters(EventCounts):
+    """Counts of a trainer."""
+
     units: int = 0
     """Units trained."""
     microbatches: int = 0
@@ -185,9 +190,9 @@ class Counters(Status):
         return self.events_read == sum(events_by_fate(self).values())
 
 
-def events_by_fate(counts: object) -> dict[str, int]:
-    """Events by fate, in words, of Counters or what has their fields: of all that were read."""
-    names = [name for name in Counters.model_fields if name.startswith("events_") and name != "events_read"]
+def events_by_fate(counts: EventCounts) -> dict[str, int]:
+    """Events by fate, in words: of all that were read."""
+    names = [name for name in EventCounts.model_fields if name.startswith("events_") and name != "events_read"]
     return {name.removeprefix("events_").replace("_", " "): getattr(counts, name) for name in names}
 
 

@@ -8,23 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from common.atomic_file import replace_file
 from common.errors import USER_ERROR_EXIT_CODE
-from common.status import Counters, TrainerStatus, events_by_fate
+from common.status import Counters, EventCounts, TrainerStatus, events_by_fate
 
 _EPOCHS = "epochs"
-
-
-@dataclass(frozen=True)
-class PlannedBlock:
-    """Block of a shard, by its number in the shard."""
-
-    block: int
-    files: int
-    events: int
-    """Events of its files, those of quarantined ones included as far as they are known."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +29,9 @@ def planned_name(shard: int) -> str:
     return f"planned-{shard:03d}.jsonl"
 
 
-def planned_line(block: PlannedBlock) -> str:
-    """Line of the record."""
-    return json.dumps([block.block, block.files, block.events])
+def planned_line(block: int, files: int, events: int) -> str:
+    """Line for a block, by its number in the shard; events of quarantined files count as far as they are known."""
+    return json.dumps([block, files, events])
 
 
 def epochs_line(epochs: int) -> str:
@@ -57,7 +45,7 @@ def planned_shard(lines: Iterable[str], end: int | None = None) -> PlannedShard:
 
     ``end``: number of blocks. Those behind it do not count if they were planned while the run had more epochs.
     """
-    blocks: dict[int, tuple[PlannedBlock, int | None]] = {}
+    blocks: dict[int, tuple[int, int, int | None]] = {}
     epochs: int | None = None
     for line in lines:
         try:
@@ -65,12 +53,12 @@ def planned_shard(lines: Iterable[str], end: int | None = None) -> PlannedShard:
             if isinstance(content, dict):
                 epochs = content[_EPOCHS]
                 continue
-            block = PlannedBlock(*content)
+            block, files, events = content
         except (ValueError, TypeError):
             continue
-        blocks[block.block] = block, epochs
-    counted = [block for block, of in blocks.values() if end is None or block.block < end or of is None or of == epochs]
-    return PlannedShard(len(counted), sum(block.files for block in counted), sum(block.events for block in counted))
+        blocks[block] = files, events, epochs
+    counted = [one for block, one in blocks.items() if end is None or block < end or one[2] in (None, epochs)]
+    return PlannedShard(len(counted), sum(files for files, *_ in counted), sum(events for _, events, _ in counted))
 
 
 @dataclass(frozen=True)
@@ -122,28 +110,13 @@ _BUG = "; this is a bug in icestream, please report it"
 ExitStatus = Literal["finished", "interrupted", "failed"]
 
 
-class Summary(BaseModel):
+class Summary(EventCounts):
     """Content of `summary.json`. Counts cover the whole run, restarts and earlier sessions included."""
-
-    model_config = ConfigDict(frozen=True)
 
     exit_status: ExitStatus
     exit_code: int
-    events_read: int
-    events_trained: int
-    events_outlier: int
-    events_empty: int
-    events_quarantined: int
-    events_held_out: int
-    """Events held out of training by `stream.held_out`."""
-    events_filtered: int
-    """Events that don't fulfil `stream.where`."""
-    events_invalid: int
-    """Events set aside one by one because of their values."""
     adds_up: bool
     """True if `events_read` is the sum of the other seven. False is a bug: the run counts as failed."""
-    particles_trained: int
-    particles_dropped: int
     steps: int
     epochs: int
     """Number of epochs begun."""
@@ -201,7 +174,7 @@ def build_summary(
     return Summary(
         exit_status=exit_status,
         exit_code=exit_code,
-        **{name: getattr(counters, name) for name in Counters.model_fields if name in Summary.model_fields},
+        **{name: getattr(counters, name) for name in EventCounts.model_fields},
         adds_up=adds_up,
         steps=status.step,
         epochs=min(epochs_begun, status.epochs) if status.epochs else epochs_begun,

@@ -14,7 +14,7 @@ from common.files.local import none_usable
 from common.files.remotes import name_of
 from common.invalid_events import lines_of_rules
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block, plan_hash
-from common.summary import PlannedBlock, epochs_line, planned_line
+from common.summary import epochs_line, planned_line
 from common.text import shown
 from services.config.root import Config
 from services.config.settings import FetcherConfig
@@ -185,7 +185,7 @@ class Planner:
         self.events_planned += sum(unit.rows for unit in units)
         bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
         events = sum(unit.rows for unit in units) + bad_rows
-        self.shared.append_planned(planned_line(PlannedBlock(block, len(staged), events)))
+        self.shared.append_planned(planned_line(block, len(staged), events))
         return units
 
     def restage(self, files: Sequence[int]) -> None:

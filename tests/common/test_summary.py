@@ -9,7 +9,6 @@ import pytest
 
 from common.status import Counters, TrainerStatus
 from common.summary import (
-    PlannedBlock,
     PlannedShard,
     ShardEvents,
     Summary,
@@ -73,10 +72,9 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
     )
     assert stored["events_held_out"] == 0
     assert list(stored) == [
-        *("exit_status", "exit_code"),
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
-        *("events_held_out", "events_filtered", "events_invalid", "adds_up"),
-        *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
+        *("events_held_out", "events_filtered", "events_invalid", "particles_trained", "particles_dropped"),
+        *("exit_status", "exit_code", "adds_up", "steps", "epochs", "seconds", "seconds_total"),
         *("events_per_s", "particles_per_s", "session_events_per_s"),
         *("restarts", "checkpoint", "sets", "quarantined", "num_quarantined", "invalid", "warnings", "error"),
     ]
@@ -141,7 +139,7 @@ def test_shards_that_read_other_events_or_files_than_planned_are_named_with_the_
 
 
 def test_a_block_that_was_planned_again_counts_once_and_what_a_killed_process_left_of_a_line_not_at_all() -> None:
-    blocks = [PlannedBlock(0, 2, 10), PlannedBlock(1, 2, 20), PlannedBlock(1, 2, 21), PlannedBlock(2, 1, 5)]
-    lines = [*map(planned_line, blocks), "[1, 2, 2"]
+    blocks = [(0, 2, 10), (1, 2, 20), (1, 2, 21), (2, 1, 5)]
+    lines = [*(planned_line(*block) for block in blocks), "[1, 2, 2"]
     assert planned_shard(lines) == PlannedShard(3, 5, 36)
     assert planned_shard([]) == PlannedShard()

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from common.errors import BadInputError
 from common.plan import SourceFile, plan_hash
 from common.status import Counters, TrainerStatus
-from common.summary import PlannedBlock, epochs_line, planned_line, planned_name
+from common.summary import epochs_line, planned_line, planned_name
 from icestream.commands import checks as run_checks
 from icestream.commands.checks import check_before_start, check_device, imbalance_of_shards
 from icestream.commands.doctor import doctor
@@ -223,9 +223,9 @@ def test_a_list_of_inputs_that_the_run_refused_counts_no_files(tmp_path: Path) -
     listed(tmp_path, mine, FILES)
     listed(tmp_path, config("/mistyped"), FILES[:1])
     for shard, counters in enumerate(SHARDS):
-        (tmp_path / planned_name(shard)).write_text(planned_line(PlannedBlock(0, 1, counters.events_read)))
+        (tmp_path / planned_name(shard)).write_text(planned_line(0, 1, counters.events_read))
     assert imbalance_of_shards(tmp_path, mine, finished()) == ""
-    (tmp_path / planned_name(1)).write_text(planned_line(PlannedBlock(0, 0, 40)))
+    (tmp_path / planned_name(1)).write_text(planned_line(0, 0, 40))
     assert imbalance_of_shards(tmp_path, mine, finished()).startswith("2 files in all epochs, but 1 planned")
 
 
@@ -234,14 +234,14 @@ def test_blocks_planned_ahead_do_not_count_once_the_epochs_are_fewer(tmp_path: P
     listed(tmp_path, of_three, FILES)
     one_block_an_epoch = of_three.stream.block_files >= len(FILES)
     assert one_block_an_epoch, "shard 0 has blocks 0 and 2 of the run, shard 1 block 1"
-    ahead, end = (PlannedBlock(0, 2, 60), PlannedBlock(1, 2, 60)), (PlannedBlock(0, 2, 40),)
+    ahead, end = (planned_line(0, 2, 60), planned_line(1, 2, 60)), (planned_line(0, 2, 40),)
     for shard, blocks in enumerate((ahead, end)):
-        text = "\n".join([epochs_line(3), *map(planned_line, blocks), epochs_line(2)])
+        text = "\n".join([epochs_line(3), *blocks, epochs_line(2)])
         (tmp_path / planned_name(shard)).write_text(text)
     assert imbalance_of_shards(tmp_path, of_three.model_copy(update={"epochs": 2}), finished()) == ""
     assert "shard 0: 120 planned, but 60 read" in imbalance_of_shards(tmp_path, of_three, finished())
     with (tmp_path / planned_name(0)).open("a") as lines:
-        lines.write("\n" + planned_line(PlannedBlock(7, 1, 5)))
+        lines.write("\n" + planned_line(7, 1, 5))
     lost = imbalance_of_shards(tmp_path, of_three.model_copy(update={"epochs": 2}), finished())
     assert "shard 0: 65 planned, but 60 read" in lost, "a block behind the end, of this number of epochs"
     further, one_epoch = finished().model_copy(update={"epoch": 2}), of_three.model_copy(update={"epochs": 1})

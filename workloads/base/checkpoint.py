@@ -21,7 +21,6 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from common.own_code import is_own
 from common.paths import NODE_FILE
-from common.status import Counters
 from common.text import without_secrets
 from workloads.base.interface import Front
 from workloads.base.training import own_training
@@ -222,8 +221,12 @@ class _Config(BaseModel):
     trainer: _Trainer
 
 
+class _Counters(BaseModel):
+    events_trained: int
+
+
 class _Position(BaseModel):
-    counters: Counters
+    counters: _Counters
 
 
 def load_own(run: TrainedRun, task_state: dict[str, Any], device: torch.device, named: str | None) -> Any:

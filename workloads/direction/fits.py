@@ -6,7 +6,8 @@ from the line pull as much as light at 60 m, no more.
 
 The likelihood of a track has many maxima. So its fit starts from the line fit, from START_TILT_RAD away from it on four
 sides, and from directions all over the sphere, with a wide jitter of the times, which smooths the likelihood; the best
-goes on with all light (tracks.py) and less jitter. Nothing is random: an event's fits depend on its pulses alone.
+of these, which are far apart, go on with all light (tracks.py), and the best of them with less jitter. Nothing is
+random: an event's fits depend on its pulses alone.
 
 Events that tell little have finite values too. Without pulses: the direction straight up, all else 0. With pulses at
 one place or one time the line stands still (speed 0) and points straight up. Without a clean pulse all its pulses count
@@ -21,7 +22,8 @@ the outer products of the pulses' scores (Berndt, Hall, Hall and Hausman 1974): 
 matrix is positive. The damping of each event falls after a step that was taken and rises after one that would have made
 its likelihood smaller (Levenberg and Marquardt).
 
-E events, P pulses, F values, S starts; of a batch: B events, K parameters, D numbers of a state, L places for pulses.
+E events, P pulses, F values, S starts, C candidates; of a batch: B events, K parameters, D numbers of a state, L places
+for pulses.
 """
 
 from __future__ import annotations
@@ -69,9 +71,9 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 Move = Callable[[Tensor, Tensor], Tensor]
 """State (B, D) and step (B, K) -> state (B, D)."""
 
-_FIRST_DAMPING = 0.3
+_FIRST_DAMPING = 1.0
 _LEAST_DAMPING, _MOST_DAMPING = 0.2, 1e4
-_AFTER_SUCCESS, _AFTER_FAILURE = 0.2, 8.0
+_AFTER_SUCCESS, _AFTER_FAILURE = 0.2, 30.0
 _FLOOR = 1e-3
 """Added to the information: a parameter that no pulse tells anything of stays where it is."""
 _LONGEST_STEP = 1.0
@@ -211,13 +213,14 @@ START_DIRECTIONS = 24
 
 START_ROUND = (60.0, 15)
 """Jitter of the times, ns, with which a track starts, and steps of the maximisation with it."""
-LIT_ROUNDS = ((60.0, 4), (20.0, 5), (6.0, 6))
-"""The same after that, with all light."""
+CANDIDATES, CANDIDATES_APART_RAD = 8, math.radians(6)
+"""Tracks that go on from there with all light, and the angle between them."""
+CANDIDATES_ROUND = (60.0, 3)
+LIT_ROUNDS = ((60.0, 8), (20.0, 10), (6.0, 12))
+"""The same with all light: of each candidate, and then of the best."""
 VERTEX_ROUNDS = (START_ROUND, (20.0, 10), (6.0, 10))
 """The same of a point source. The toy detector's own jitter is 3 ns, which has more maxima."""
 
-_PLACES = 1 << 12
-"""Places for pulses in a batch of tracks with all light, about: its tensors stay in the processor's cache."""
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
 _LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 15), slice(16, 21), slice(21, 26)
@@ -271,13 +274,13 @@ def fits_of(pulses: EventPulses) -> Tensor:
     fits_EF[:, _LINE] = torch.cat(
         [-lines.travel_E3, lines.point_E3, lines.speed_E.unsqueeze(1), lines.residual_E.unsqueeze(1)], 1
     )
-    track_E7 = F.pad(lines.travel_E3, (0, 4))
+    tracks_EC7 = F.pad(lines.travel_E3, (0, 4)).unsqueeze(1).repeat(1, CANDIDATES, 1)
     used, table = used_pulses(pulses), ln_density_table(VERTEX_ROUNDS[-1][0], pulses.geometry.medium)
     for batch in padded_batches(used):
         lines_B = Lines(*(values[batch.event_B] for values in lines))
-        track_E7[batch.event_B] = _tracks(batch, lines_B)
+        tracks_EC7[batch.event_B] = _tracks(batch, lines_B)
         fits_EF[batch.event_B, _VERTEX] = _vertices(batch)
-    track_E7 = _lit_tracks(pulses, track_E7)
+    track_E7 = _lit_tracks(pulses, tracks_EC7)
     fits_EF[:, _TRACK] = torch.cat([-track_E7[:, :3], track_E7[:, 3:]], 1)
     for batch in padded_batches(used):
         value_B, _ = tracks.track_scores(track_E7[batch.event_B], batch, table)
@@ -297,7 +300,7 @@ def _lines(pulses: EventPulses, **options: int) -> Lines:
 
 
 def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
-    """Tracks of the largest likelihood of the times that was found. -> (B, 7)."""
+    """Tracks of the largest likelihood of the times that were found, CANDIDATES_APART_RAD apart. -> (B, C, 7)."""
     tilt, sides = math.tan(START_TILT_RAD), tracks.across(lines.travel_E3)
     tilted = [F.normalize(lines.travel_E3 + sign * tilt * side, dim=1) for side in sides for sign in (1, -1)]
     everywhere = [travel_3.expand_as(lines.travel_E3) for travel_3 in sphere(START_DIRECTIONS)]
@@ -305,21 +308,35 @@ def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
     copies = pulses.repeated(len(starts_S))
     state = tracks.track_state(torch.cat(starts_S), lines.point_E3.repeat(len(starts_S), 1), copies)
     state, value = _better(tracks.track_scores, tracks.moved_track, state, copies, [START_ROUND])
-    best_B, state_SB7 = value.view(len(starts_S), -1).argmax(0), state.view(len(starts_S), -1, 7)
-    return state_SB7[best_B, torch.arange(len(best_B))]
+    state_SB7, value_SB, found = state.view(len(starts_S), -1, 7), value.view(len(starts_S), -1), []
+    for _ in range(CANDIDATES):
+        found.append(_best(state_SB7, value_SB))
+        near_SB = (state_SB7[..., :3] * found[-1][:, :3]).sum(2) > math.cos(CANDIDATES_APART_RAD)
+        value_SB = value_SB.masked_fill(near_SB, -torch.inf)
+    return torch.stack(found, 1)
 
 
-def _lit_tracks(pulses: EventPulses, track_E7: Tensor) -> Tensor:
-    """Tracks of a larger likelihood of all light. -> (E, 7)."""
+def _lit_tracks(pulses: EventPulses, tracks_EC7: Tensor) -> Tensor:
+    """Tracks of a larger likelihood of all light: a few steps from each candidate, then on from the best. -> (E, 7)."""
     thinned, every_E = thinned_pulses(pulses, MOST_PULSES)
-    found_E7, position_S3 = track_E7.clone(), torch.from_numpy(pulses.geometry.position_S3)
-    for batch in padded_batches(thinned, _PLACES):
-        state = tracks.lit_track(track_E7[batch.event_B], batch)
-        beside = tracks.sensors_beside(state, position_S3)
-        scores = partial(tracks.lit_track_scores, beside=beside, share_B1=1 / every_E[batch.event_B, None])
-        state, _ = _better(scores, tracks.moved_lit_track, state, batch, LIT_ROUNDS)
+    found_E7, position_S3 = tracks_EC7[:, 0].clone(), torch.from_numpy(pulses.geometry.position_S3)
+
+    def better(state: Tensor, batch: PaddedPulses, rounds: Iterable[tuple[float, int]]) -> tuple[Tensor, Tensor]:
+        beside, share_B1 = tracks.sensors_beside(state, position_S3), 1 / every_E[batch.event_B, None]
+        scores = partial(tracks.lit_track_scores, beside=beside, share_B1=share_B1)
+        return _better(scores, tracks.moved_lit_track, state, batch, rounds)
+
+    for batch in padded_batches(thinned):
+        copies, start_C = batch.repeated(CANDIDATES), tracks_EC7[batch.event_B].unbind(1)
+        state, value = better(tracks.lit_track(torch.cat(start_C), copies), copies, [CANDIDATES_ROUND])
+        state, _ = better(_best(state.view(CANDIDATES, -1, 9), value.view(CANDIDATES, -1)), batch, LIT_ROUNDS)
         found_E7[batch.event_B] = state[:, :7]
     return found_E7
+
+
+def _best(state_SBD: Tensor, value_SB: Tensor) -> Tensor:
+    """State of the largest value of each event. -> (B, D)."""
+    return state_SBD[value_SB.argmax(0), torch.arange(value_SB.shape[1])]
 
 
 def _better(

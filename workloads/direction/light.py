@@ -62,7 +62,7 @@ def ln_shower_light(distance: Tensor, medium: Medium) -> Tensor:
 
 def shower_light_by_angle(cosine: Tensor, medium: Medium) -> Tensor:
     """Return the light of a shower by the cosine of the angle to its direction, which is overwritten. (N) -> (N)."""
-    return cosine.sub_(medium.cos_cherenkov).abs_().mul_(-CASCADE_WIDTH).exp_().add_(CASCADE_ISOTROPIC)
+    return cosine.sub_(medium.cos_cherenkov).abs_().mul_(-CASCADE_WIDTH).exp_() + CASCADE_ISOTROPIC
 
 
 # ---- Reference time of an event.
@@ -348,13 +348,13 @@ def convolved_density(
 def ln_density(table: Tensor, distance: Tensor, residual: Tensor, medium: Medium) -> Tensor:
     """ln density of ``residual`` ns of light that travelled ``distance`` m > 0, by interpolation, and its derivatives.
 
-    (N), (N) -> (3, N): ln (1/ns), the same by ln distance, and by residual in 1/ns.
+    (N), (N) -> (3, N): ln (1/ns), the same by ln distance, by residual in 1/ns. Of a table of the first alone: (1, N).
     """
     row = (torch.log(distance) - math.log(_SHAPE_MIN * medium.scattering_m)) * (2 / _LN_SHAPE_SPAN) - 1
     low, high = _warped_scalar(_RESIDUAL_MIN_NS), _warped_scalar(_RESIDUAL_MAX_NS)
     column = residual * (residual.abs() + _SOFTENING_NS).rsqrt() * (2 / (high - low)) - (high + low) / (high - low)
     place_1N2 = torch.stack([column, row], -1).view(1, -1, 1, 2)
-    return F.grid_sample(table, place_1N2, padding_mode="border", align_corners=True).view(3, *distance.shape)
+    return F.grid_sample(table, place_1N2, padding_mode="border", align_corners=True).view(-1, *distance.shape)
 
 
 def _warped_scalar(residual_ns: float) -> float:

@@ -11,12 +11,14 @@ and the simulator's tracks have a shower in their middle, whose light spreads fr
 has two more numbers: the place of the shower along the track from its point (m), and the decimal logarithm of the
 energy (GeV), which sets both lights and the length of the track. Pulses are a Poisson process: the rate in a sensor is
 that of noise, and the light expected there times the density of its times. A step has two more numbers, too: the place
-of the shower (200 m) and the logarithm. Its derivatives are differences of the likelihood.
+of the shower (200 m) and the logarithm.
 
-N tracks, X points of the differences, K sensors; the others as in fits.py.
+K sensors, N = L + K places; the others as in fits.py.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -32,27 +34,20 @@ from workloads.direction.light import PaddedPulses
 def track_state(travel_B3: Tensor, point_B3: Tensor, pulses: PaddedPulses) -> Tensor:
     """Tracks in a direction through a point, at the time that puts a quarter of the clean pulses before it. (B, 7)."""
     state_B7 = torch.cat([travel_B3, point_B3, torch.zeros_like(point_B3[:, :1])], 1)
-    residual_BL = _track_seen(state_B7, pulses)[0]
-    state_B7[:, 6] = light.first_quartile(residual_BL, pulses.charge_BL > 0)
+    late_BL = _late(pulses.time_BL, *_seen(state_B7, pulses.position_B3L)[:2], pulses.medium)
+    state_B7[:, 6] = light.first_quartile(late_BL, pulses.charge_BL > 0)
     return state_B7
 
 
 def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
-    residual_BL, rho_BL, along_BL, first_BL, second_BL = _track_seen(state_B7, pulses)
-    medium, path_BL = pulses.medium, rho_BL / pulses.medium.sin_cherenkov
-    value_BL, by_ln_distance_BL, by_residual_BL = light.ln_density(table, path_BL, residual_BL, medium)
+    seen, medium = _seen(state_B7, pulses.position_B3L), pulses.medium
+    late_BL = _late(pulses.time_BL - state_B7[:, 6:7], *seen[:2], medium)
+    path_BL = seen[1] / medium.sin_cherenkov
+    value_BL, by_ln_distance_BL, by_residual_BL = light.ln_density(table, path_BL, late_BL, medium)
     slope_BL = by_residual_BL * pulses.present_BL
-    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * medium.cone_delay_ns_m
-    # A tilt moves the sensor along the track and, by -l, across it.
-    turn_BL = by_rho_BL * along_BL + slope_BL * rho_BL / LIGHT_SPEED_M_NS
-    score_BL5 = [
-        slope_BL * -light.TIME_STEP_NS,
-        -first_BL * turn_BL,
-        -second_BL * turn_BL,
-        first_BL * by_rho_BL * -light.SHIFT_STEP_M,
-        second_BL * by_rho_BL * -light.SHIFT_STEP_M,
-    ]
+    by_rho_BL = by_ln_distance_BL * pulses.present_BL / seen[1] - slope_BL * medium.cone_delay_ns_m
+    score_BL5 = _by_step(-slope_BL, slope_BL / -LIGHT_SPEED_M_NS, by_rho_BL, seen)
     return (value_BL * pulses.present_BL).sum(1), torch.stack(score_BL5, 1)
 
 
@@ -78,36 +73,49 @@ def across(travel_B3: Tensor) -> tuple[Tensor, Tensor]:
     return first_B3, torch.stack([b_B, sign_B + y_B * y_B * a_B, -y_B], 1)
 
 
-def _track_seen(state_B7: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Time residual, distance to the track, length along it, and the two parts of the unit vector across. (B, L)."""
-    travel_B3, point_B3, time_B1 = state_B7.split((3, 3, 1), 1)
-    x_BL, y_BL, z_BL = (pulses.position_B3L - point_B3.unsqueeze(2)).unbind(1)
+def _seen(state_B7: Tensor, position_B3L: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Length along the track, distance from it, and the two parts of the unit vector across. (B, L) each."""
+    travel_B3, point_B3 = state_B7[:, :3], state_B7[:, 3:6]
+    x_BL, y_BL, z_BL = (position_B3L - point_B3.unsqueeze(2)).unbind(1)
     along_BL, first_BL, second_BL = (
         (axis_B3[:, 0:1] * x_BL).addcmul_(axis_B3[:, 1:2], y_BL).addcmul_(axis_B3[:, 2:3], z_BL)
         for axis_B3 in (travel_B3, *across(travel_B3))
     )
     rho_BL = (first_BL.square() + second_BL.square()).clamp_min(light.NEAREST_M**2).sqrt()
-    residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_SPEED_M_NS - rho_BL * pulses.medium.cone_delay_ns_m
-    return residual_BL, rho_BL, along_BL, first_BL / rho_BL, second_BL / rho_BL
+    return along_BL, rho_BL, first_BL / rho_BL, second_BL / rho_BL
+
+
+def _late(since_BL: Tensor, along_BL: Tensor, rho_BL: Tensor, medium: Medium) -> Tensor:
+    """Time residual of light from tracks; ``since``: time after the particle was at its point, ns. (B, L)."""
+    return since_BL - along_BL / LIGHT_SPEED_M_NS - rho_BL * medium.cone_delay_ns_m
+
+
+def _by_step(
+    by_time_BL: Tensor, by_along_BL: Tensor, by_rho_BL: Tensor, seen: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> list[Tensor]:
+    """Derivatives by the five parts of a step, from those by the track's time and by the places that _seen() tells."""
+    along_BL, rho_BL, first_BL, second_BL = seen
+    # A tilt moves the sensor along the track and, by -l, across it.
+    turn_BL, shift_BL = by_along_BL * rho_BL - by_rho_BL * along_BL, by_rho_BL * -light.SHIFT_STEP_M
+    by_tilts = (first_BL * turn_BL, second_BL * turn_BL)
+    return [by_time_BL * light.TIME_STEP_NS, *by_tilts, first_BL * shift_BL, second_BL * shift_BL]
 
 
 # ---- All light.
 
 _FIRST_LG_ENERGY = 3.3
 _PLACE_STEP_M = 200.0
-_DIFFERENCES = (0.03, 0.003, 0.003, 0.02, 0.02, 0.05, 0.03)
-"""Steps of each parameter, between which the likelihood's differences are its derivatives."""
 _SOFT_END_M = 10.0
 """Length over which the light of a track fades at its ends: the likelihood has no edges."""
-_STRATA = ((96, 1), (64, 4), (64, 16))
+_STRATA = ((64, 1), (48, 4), (48, 16))
 _ALONG_M = 600.0
 """Sensors within this of the shower, along the track, are ordered by their distance to the track alone."""
 
 
 def lit_track(state_B7: Tensor, pulses: PaddedPulses) -> Tensor:
     """Return tracks with their shower in the middle of the pulses, clean ones first. (B, 7) -> (B, 9)."""
-    along_BL, _ = _beside(state_B7, pulses.position_B3L)
     weight_BL = (pulses.charge_BL > 0) + 1e-3 * pulses.present_BL  # thinning may have left no clean pulse
+    along_BL = _seen(state_B7, pulses.position_B3L)[0]
     middle_B1 = (along_BL * weight_BL).sum(1, keepdim=True) / weight_BL.sum(1, keepdim=True)
     return torch.cat([state_B7, middle_B1, torch.full_like(middle_B1, _FIRST_LG_ENERGY)], 1)
 
@@ -122,9 +130,10 @@ def moved_lit_track(state_B9: Tensor, step_B7: Tensor) -> Tensor:
 def sensors_beside(state_B9: Tensor, position_S3: Tensor) -> tuple[Tensor, Tensor]:
     """Return places of sensors that the light is summed over, (B, 3, K), and the number each stands for, (K,)."""
     rank_K, weight_K = light.strata(_STRATA, len(position_S3))
-    along_BS, rho_BS = _beside(state_B9, position_S3.T.expand(len(state_B9), 3, -1))
-    beyond_BS = ((along_BS - state_B9[:, 7:8]).abs() - _ALONG_M).clamp_min(0)
-    far_BS = rho_BS.square() + beyond_BS.square()
+    offset_B3S = position_S3.T - state_B9[:, 3:6, None]
+    along_BS = (offset_B3S * state_B9[:, :3, None]).sum(1)
+    beyond_BS = ((along_BS - state_B9[:, 7:8]).abs() - _ALONG_M).clamp_min_(0)
+    far_BS = offset_B3S.square_().sum(1) - along_BS.square_() + beyond_BS.square_()
     nearest_BK = far_BS.topk(int(rank_K[-1]) + 1, largest=False).indices[:, rank_K]
     return position_S3[nearest_BK].transpose(1, 2), weight_K
 
@@ -137,58 +146,44 @@ def lit_track_scores(
     The derivative of the light that is expected in all is a part of each pulse's. ``beside``: sensors_beside();
     ``share_B1``: share of the event's pulses that these are.
     """
-    (sensors_B3K, weight_K), difference_7 = beside, torch.tensor(_DIFFERENCES)
-    steps_87 = torch.cat([torch.zeros(1, 7), torch.diag(difference_7)])
-    num_events, points = len(state_B9), len(steps_87)
-    state_N9 = moved_lit_track(state_B9.repeat_interleave(points, 0), steps_87.repeat(num_events, 1))
-
-    def at_points(values: Tensor) -> Tensor:
-        return values.repeat_interleave(points, 0)
-
-    rate_NL = _rate(state_N9, at_points(pulses.position_B3L), at_points(pulses.time_BL), table, pulses.medium)
-    ln_rate_BXL = rate_NL.add_(light.NOISE_PER_NS).mul_(at_points(share_B1)).log_().view(num_events, points, -1)
-    track_NK, shower_NK, *_ = _light(state_N9, at_points(sensors_B3K), pulses.medium)
-    light_BX = (track_NK.add_(shower_NK) @ weight_K).view(num_events, points) * share_B1
-    value_B = (ln_rate_BXL[:, 0] * pulses.present_BL).sum(1) - light_BX[:, 0]
-    part_BL = pulses.present_BL / pulses.present_BL.sum(1, keepdim=True)
-    score_B7L = (ln_rate_BXL[:, 1:] - ln_rate_BXL[:, :1]) * pulses.present_BL.unsqueeze(1)
-    score_B7L -= (light_BX[:, 1:] - light_BX[:, :1]).unsqueeze(2) * part_BL.unsqueeze(1)
-    return value_B, score_B7L / difference_7.unsqueeze(1)
-
-
-def _rate(state_N9: Tensor, position_N3L: Tensor, time_NL: Tensor, table: Tensor, medium: Medium) -> Tensor:
-    """Return the rate of pulses by light at these times, 1/ns. -> (N, L)."""
-    track_NL, shower_NL, along_NL, rho_NL, range_NL = _light(state_N9, position_N3L, medium)
-    since_NL = time_NL - state_N9[:, 6:7]
-    of_track_NL = since_NL - along_NL / LIGHT_SPEED_M_NS - rho_NL * medium.cone_delay_ns_m
-    of_shower_NL = since_NL - state_N9[:, 7:8] / LIGHT_SPEED_M_NS - range_NL * medium.point_delay_ns_m
-    track_NL *= light.ln_density(table, rho_NL / medium.sin_cherenkov, of_track_NL, medium)[0].exp_()
-    return track_NL.add_(shower_NL.mul_(light.ln_density(table, range_NL, of_shower_NL, medium)[0].exp_()))
+    (sensors_B3K, weight_K), medium, end = beside, pulses.medium, pulses.time_BL.shape[1]
+    seen = _seen(state_B9, torch.cat([pulses.position_B3L, sensors_B3K], 2))
+    # Each pulse and sensor has a copy of the parameters: the gradient by it is its score.
+    copies = (seen[0], seen[1], *(state_B9[:, at : at + 1].expand_as(seen[0]).contiguous() for at in (6, 7, 8)))
+    with torch.enable_grad():
+        along_BN, rho_BN, time_BN, place_BN, lg_energy_BN = leaves = [one.detach().requires_grad_() for one in copies]
+        ln_track_BN, ln_shower_BN, range_BN = _ln_light(along_BN - place_BN, rho_BN, lg_energy_BN, medium)
+        since_BL, rho_BL, range_BL = pulses.time_BL - time_BN[:, :end], rho_BN[:, :end], range_BN[:, :end]
+        of_track_BL = _late(since_BL, along_BN[:, :end], rho_BL, medium)
+        of_shower_BL = since_BL - place_BN[:, :end] / LIGHT_SPEED_M_NS - range_BL * medium.point_delay_ns_m
+        value_table = table[:, :1]
+        ln_track_BL = (
+            ln_track_BN[:, :end] + light.ln_density(value_table, rho_BL / medium.sin_cherenkov, of_track_BL, medium)[0]
+        )
+        ln_shower_BL = ln_shower_BN[:, :end] + light.ln_density(value_table, range_BL, of_shower_BL, medium)[0]
+        rate_BL = (ln_track_BL.exp() + ln_shower_BL.exp() + light.NOISE_PER_NS) * share_B1
+        light_BK = (ln_track_BN[:, end:].exp() + ln_shower_BN[:, end:].exp()) * (weight_K * share_B1)
+        value_B = (rate_BL.log() * pulses.present_BL).sum(1) - light_BK.sum(1)
+        by_along_BN, by_rho_BN, by_time_BN, by_place_BN, by_lg_energy_BN = torch.autograd.grad(value_B.sum(), leaves)
+    by_track = _by_step(by_time_BN, by_along_BN, by_rho_BN, seen)
+    score_B7N = torch.stack([*by_track, by_place_BN * _PLACE_STEP_M, by_lg_energy_BN], 1)
+    part_B1L = (pulses.present_BL / pulses.present_BL.sum(1, keepdim=True)).unsqueeze(1)
+    return value_B.detach(), score_B7N[:, :, :end] + score_B7N[:, :, end:].sum(2, keepdim=True) * part_B1L
 
 
-def _light(state_N9: Tensor, position_N3L: Tensor, medium: Medium) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Light in sensors, photo-electrons, of a track and of its shower, as the simulator has it. (N, L) each.
+def _ln_light(ahead_BN: Tensor, rho_BN: Tensor, lg_energy_BN: Tensor, medium: Medium) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ln of the light in sensors, photo-electrons, of tracks and of their showers, as the simulator has it.
 
-    And the sensors' places: along the track, distance from it and from the shower, m.
+    And the distance from the shower, m. (B, N) each. ``ahead``: place along the track, from the shower, m.
     """
-    along_NL, rho_NL = _beside(state_N9, position_N3L)
-    energy_N1 = 10 ** state_N9[:, 8:]
-    path_NL = rho_NL / medium.sin_cherenkov
-    from_shower_NL = along_NL - state_N9[:, 7:8]
-    end_N1 = (energy_N1 / light.TRACK_GEV_PER_M).clamp_max(light.LONGEST_TRACK_M) / 2
-    origin_NL = (from_shower_NL - path_NL * medium.cos_cherenkov).abs_()
-    track_NL = torch.sigmoid((end_N1 - origin_NL) / _SOFT_END_M) * (path_NL / -medium.absorption_m).exp_()
-    track_NL *= light.TRACK_LIGHT_PE * (1 + energy_N1 / light.TRACK_LOSS_GEV) / (1 + path_NL / light.TRACK_NEAR_M)
-    range_NL = (from_shower_NL.square() + rho_NL.square()).sqrt_()
-    shower_NL = light.ln_shower_light(range_NL, medium).exp_()
-    shower_NL *= light.shower_light_by_angle(from_shower_NL / range_NL, medium)
-    shower_NL *= light.TRACKS_CASCADE * light.CASCADE_LIGHT_PE_PER_GEV * energy_N1
-    return track_NL.clamp_max_(light.MOST_PE), shower_NL.clamp_max_(light.MOST_PE), along_NL, rho_NL, range_NL
-
-
-def _beside(state_N9: Tensor, position_N3L: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sensors' places along tracks, from their points, and distances from them, m. (N, L) each."""
-    offset_N3L = position_N3L - state_N9[:, 3:6, None]
-    along_NL = (offset_N3L * state_N9[:, :3, None]).sum(1)
-    rho_NL = (offset_N3L.square().sum(1) - along_NL.square()).clamp_min_(light.NEAREST_M**2).sqrt_()
-    return along_NL, rho_NL
+    path_BN, energy_BN = rho_BN / medium.sin_cherenkov, 10**lg_energy_BN
+    half_BN = (energy_BN / light.TRACK_GEV_PER_M).clamp_max(light.LONGEST_TRACK_M) / 2
+    origin_BN = (ahead_BN - path_BN * medium.cos_cherenkov).abs()
+    ln_track_BN = F.logsigmoid((half_BN - origin_BN) / _SOFT_END_M) - path_BN / medium.absorption_m
+    ln_track_BN = ln_track_BN + ((1 + energy_BN / light.TRACK_LOSS_GEV) / (1 + path_BN / light.TRACK_NEAR_M)).log()
+    range_BN = (ahead_BN.square() + rho_BN.square()).sqrt()
+    by_angle_BN = light.shower_light_by_angle(ahead_BN / range_BN, medium)
+    ln_shower_BN = light.ln_shower_light(range_BN, medium) + (by_angle_BN * energy_BN).log()
+    most, amount = math.log(light.MOST_PE), math.log(light.TRACKS_CASCADE * light.CASCADE_LIGHT_PE_PER_GEV)
+    ln_track_BN, ln_shower_BN = ln_track_BN + math.log(light.TRACK_LIGHT_PE), ln_shower_BN + amount
+    return ln_track_BN.clamp_max(most), ln_shower_BN.clamp_max(most), range_BN

@@ -74,6 +74,13 @@ def test_a_configuration_without_a_part_that_is_needed_is_told_with_the_file(tmp
         checkpoint.load_run(write(tmp_path / "x.pt", json.dumps(config)), run_and_state)
 
 
+def test_a_position_without_the_number_of_events_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.pt", Config().model_dump_json())
+    torch.save(torch.load(path) | {"position": '{"counters": {}}'}, path)
+    with pytest.raises(BadInputError, match=r"x\.pt: its model can't be built .*events_trained"):
+        checkpoint.load_run(path, run_and_state)
+
+
 def test_a_package_that_is_not_installed_is_unknown_and_an_optional_one_is_left_out() -> None:
     found = checkpoint.versions(("numpy", "no-such-package"), optional=("torch", "nor-this-one"))
     assert found == {

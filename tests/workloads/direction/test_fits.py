@@ -254,7 +254,7 @@ def test_tracks_are_recovered_from_their_direct_light_and_are_likelier_than_poin
     for travel_3, point_3 in true_tracks():
         (found,) = named(fits_of(near_track(travel_3, point_3, medium=medium)))
         assert found["track_ln_l"] > found["vertex_ln_l"] + 0.5
-        assert angle_deg(vector(found, "track"), -travel_3) < 0.6
+        assert angle_deg(vector(found, "track"), -travel_3) < 1.2  # all light misses what no sensor saw here
         # The fitted point lies on the true track, at the time when the particle was there.
         apart_3 = vector(found, "track_at", "_m") - point_3
         along_m = apart_3 @ travel_3

@@ -16,7 +16,7 @@ from workloads.direction.geometry import ICE, LIGHT_SPEED_M_NS, WATER, Geometry,
 from workloads.direction.light import NOISE_PER_NS, PaddedPulses, ln_density, ln_density_table, padded_batches, strata
 from workloads.direction.metrics import angles_rad
 from workloads.direction.simulator import EventsPlan, Truth, expected_light, file_rows
-from workloads.direction.tracks import _light, lit_track_scores, moved_lit_track
+from workloads.direction.tracks import _STRATA, _ln_light, _seen, lit_track_scores, moved_lit_track
 
 GEOMETRY = hex_geometry()
 TRUTH = Truth(
@@ -37,15 +37,16 @@ def states() -> Tensor:
 @pytest.mark.parametrize("medium", [ICE, WATER])
 def test_the_light_of_a_track_and_its_shower_is_that_of_the_simulator(medium: Medium) -> None:
     made = expected_light(TRUTH, Geometry(GEOMETRY.position_S3, medium))
-    position_E3S = torch.from_numpy(GEOMETRY.position_S3).T.expand(3, -1, -1)
-    track_ES, shower_ES, along_ES, rho_ES, range_ES = _light(states(), position_E3S, medium)
+    along_ES, rho_ES, *_ = _seen(states(), torch.from_numpy(GEOMETRY.position_S3).T)
+    ln_track_ES, ln_shower_ES, range_ES = _ln_light(along_ES, rho_ES, states()[:, 8:].expand_as(rho_ES), medium)
+    track_ES, shower_ES = ln_track_ES.exp(), ln_shower_ES.exp()
     end_E1 = torch.tensor([600.0, 750.0, 750.0]).unsqueeze(1)
     origin_ES = (along_ES - rho_ES * medium.cos_cherenkov / medium.sin_cherenkov).abs()
     inside_ES = ((origin_ES - end_E1).abs() > 80) & (rho_ES > 3)  # the ends are soft
     for found_ES, made_ES in ((track_ES, made.track_TS), (shower_ES, made.cascade_ES)):
         assert np.allclose(found_ES[inside_ES], made_ES[inside_ES], rtol=0.02, atol=1e-4)
     # The sum over a few sensors is that over all of them.
-    rank_K, weight_K = strata(((96, 1), (64, 4), (64, 16)), len(GEOMETRY))
+    rank_K, weight_K = strata(_STRATA, len(GEOMETRY))
     by_distance_ES = shower_ES.gather(1, range_ES.argsort(1))
     assert torch.allclose(by_distance_ES[:, rank_K] @ weight_K, shower_ES.sum(1), rtol=0.15)
 
@@ -63,7 +64,10 @@ def test_the_likelihood_is_that_of_a_poisson_process_of_the_pulses_that_are_used
     pulses, table, state_19 = three_pulses(medium), ln_density_table(6.0, medium), states()[:1]
     sensors_13K, weight_K, share = pulses.position_B3L[:, :, :2], torch.tensor([1.0, 4.0]), 0.5
     value_1, _ = lit_track_scores(state_19, pulses, table, (sensors_13K, weight_K), torch.tensor([[share]]))
-    track_P, shower_P, along_P, rho_P, range_P = (one[0, :3] for one in _light(state_19, pulses.position_B3L, medium))
+    along_1L, rho_1L, *_ = _seen(state_19, pulses.position_B3L)
+    light = _ln_light(along_1L, rho_1L, state_19[:, 8:].expand_as(rho_1L), medium)
+    ln_track_P, ln_shower_P, range_P, along_P, rho_P = (one[0, :3] for one in (*light, along_1L, rho_1L))
+    track_P, shower_P = ln_track_P.exp(), ln_shower_P.exp()
     time_P = pulses.time_BL[0, :3]
     late_P = time_P - along_P / LIGHT_SPEED_M_NS - rho_P * medium.cone_delay_ns_m
     rate_P = track_P * ln_density(table, rho_P / medium.sin_cherenkov, late_P, medium)[0].exp()
@@ -95,5 +99,7 @@ def test_all_light_brings_tracks_nearer_to_the_truth_than_their_times(monkeypatc
         return math.degrees(angles_rad(track_E3, -events.truth.travel_E3).mean())
 
     of_all_light = mean_deg()
+    monkeypatch.setattr(fits, "CANDIDATES", 1)
+    monkeypatch.setattr(fits, "CANDIDATES_ROUND", (60.0, 0))
     monkeypatch.setattr(fits, "LIT_ROUNDS", ())
     assert of_all_light < 0.9 * mean_deg()
