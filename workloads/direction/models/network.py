@@ -426,8 +426,8 @@ def eigenvalues(diagonal_E3: Tensor, beside_E3: Tensor) -> Tensor:
 
 CPU_CHUNK_PULSES = 1 << 14
 """Pulses in one pass on a CPU, if not configured: about 250 events of a usual detector."""
-LN_KAPPA = (-8.0, 11.0)
-"""Bounds on the logarithm of a concentration: 11 is 0.2°."""
+LN_KAPPA = (-8.0, 16.0)
+"""Bounds on the logarithm of a concentration: 16 is 0.02°. A kilometre of water knows tracks to 0.2°."""
 _ENERGY_HIDDEN, _LG_ENERGY, _LN_ENERGY_ERROR = 64, 3.5, 4.0
 """Width of the layers that predict energies; lg(E / GeV) before training; bound on ln of its error: 0.018 to 55."""
 _SERIES_BELOW = 0.5

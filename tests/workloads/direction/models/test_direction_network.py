@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from decimal import Decimal, localcontext
+from decimal import MAX_EMAX, Decimal, localcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,15 @@ from workloads.base.batch import Microbatch
 from workloads.direction import light
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
-from workloads.direction.models.network import Detector, angle_deg, eigenvalues, sensor_set, unit_vectors, vmf_loss
+from workloads.direction.models.network import (
+    LN_KAPPA,
+    Detector,
+    angle_deg,
+    eigenvalues,
+    sensor_set,
+    unit_vectors,
+    vmf_loss,
+)
 
 
 def data_of(geometry: Geometry, folder: Path) -> Path:
@@ -187,7 +195,7 @@ def test_eigenvalues_are_those_of_lapack(rank: int) -> None:
     torch.testing.assert_close(eigenvalues(diagonal, beside), expected, rtol=1e-4, atol=1e-2)
 
 
-KAPPAS = [1e-6, 1e-3, 0.1, 0.4999, 0.5001, 1.0, 3.0, 10.0, 88.0, 100.0, 800.0, 1e4, 1e6]
+KAPPAS = [1e-6, 1e-3, 0.1, 0.4999, 0.5001, 1.0, 3.0, 10.0, 88.0, 100.0, 800.0, 1e4, 1e6, math.exp(LN_KAPPA[1])]
 ANGLES = [0.0, 1e-4, 0.01, 0.3, math.pi / 2, 3.0, math.pi]
 
 
@@ -202,7 +210,7 @@ def pair(kappa: float, angle: float, dtype: torch.dtype = torch.float64) -> tupl
 def reference(kappa: float, angle: float) -> float:
     """-ln[κ exp(κ cos α) / (4π sinh κ)], with 50 digits where they cancel."""
     with localcontext() as context:
-        context.prec = 50
+        context.prec, context.Emax = 50, MAX_EMAX
         k = Decimal(kappa)
         ln_sinh_ratio = ((k.exp() - (-k).exp()) / (2 * k)).ln()
         # 1 - cos α = 2 sin²(α / 2); cos α is not exact enough at κ = 1e6.
