@@ -24,6 +24,7 @@ from common.run_words import bottleneck, bottleneck_of_the_hour, done_share, exp
 from common.status import (
     STATUS_FOLDER,
     Counters,
+    EventCounts,
     FetcherStatus,
     GpuStatus,
     RunStatus,
@@ -358,7 +359,7 @@ def _training_of_nodes(shared: Path, state: State, now_s: float) -> TrainerStatu
         return known
     if state not in _AT_END or summary.exit_status != state:
         return known
-    counters = {name: getattr(summary, name) for name in Counters.model_fields if name in Summary.model_fields}
+    counters = {name: getattr(summary, name) for name in EventCounts.model_fields}
     return known.model_copy(
         update={
             "state": _AT_END[state],

@@ -216,16 +216,20 @@ START_ROUND = (60.0, 15)
 CANDIDATES, CANDIDATES_APART_RAD = 8, math.radians(6)
 """Tracks that go on from there with all light, and the angle between them."""
 CANDIDATES_ROUND = (60.0, 3)
+"""Jitter and steps of each candidate with all light."""
 LIT_ROUNDS = ((60.0, 8), (20.0, 10), (6.0, 12))
-"""The same with all light: of each candidate, and then of the best."""
+"""The same of the best of them."""
 VERTEX_ROUNDS = (START_ROUND, (20.0, 10), (6.0, 10))
 """The same of a point source. The toy detector's own jitter is 3 ns, which has more maxima."""
 
+_PLACES = 1 << 13
+"""Places for pulses in a batch of tracks with all light, about: bounds the memory of CANDIDATES times as many."""
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
 _LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 15), slice(16, 21), slice(21, 26)
 
 
+@torch.inference_mode(False)  # it takes gradients
 def classical_fits(
     sensor_P: npt.NDArray[np.int16],
     time_P: npt.NDArray[np.float32],
@@ -300,7 +304,7 @@ def _lines(pulses: EventPulses, **options: int) -> Lines:
 
 
 def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
-    """Tracks of the largest likelihood of the times that were found, CANDIDATES_APART_RAD apart. -> (B, C, 7)."""
+    """Tracks of the largest likelihood of the times, as far apart as CANDIDATES_APART_RAD if enough are. (B, C, 7)."""
     tilt, sides = math.tan(START_TILT_RAD), tracks.across(lines.travel_E3)
     tilted = [F.normalize(lines.travel_E3 + sign * tilt * side, dim=1) for side in sides for sign in (1, -1)]
     everywhere = [travel_3.expand_as(lines.travel_E3) for travel_3 in sphere(START_DIRECTIONS)]
@@ -326,7 +330,7 @@ def _lit_tracks(pulses: EventPulses, tracks_EC7: Tensor) -> Tensor:
         scores = partial(tracks.lit_track_scores, beside=beside, share_B1=share_B1)
         return _better(scores, tracks.moved_lit_track, state, batch, rounds)
 
-    for batch in padded_batches(thinned):
+    for batch in padded_batches(thinned, _PLACES):
         copies, start_C = batch.repeated(CANDIDATES), tracks_EC7[batch.event_B].unbind(1)
         state, value = better(tracks.lit_track(torch.cat(start_C), copies), copies, [CANDIDATES_ROUND])
         state, _ = better(_best(state.view(CANDIDATES, -1, 9), value.view(CANDIDATES, -1)), batch, LIT_ROUNDS)

@@ -19,6 +19,7 @@ K sensors, N = L + K places; the others as in fits.py.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -103,13 +104,15 @@ def _by_step(
 
 # ---- All light.
 
-_FIRST_LG_ENERGY = 3.3
+_FIRST_LG_ENERGY, _LG_ENERGIES = 3.3, (0.0, 9.0)
 _PLACE_STEP_M = 200.0
 _SOFT_END_M = 10.0
 """Length over which the light of a track fades at its ends: the likelihood has no edges."""
 _STRATA = ((64, 1), (48, 4), (48, 16))
 _ALONG_M = 600.0
 """Sensors within this of the shower, along the track, are ordered by their distance to the track alone."""
+_ROWS = 256
+"""Tracks whose distances to all sensors are computed at a time: bounds the memory."""
 
 
 def lit_track(state_B7: Tensor, pulses: PaddedPulses) -> Tensor:
@@ -123,19 +126,20 @@ def lit_track(state_B7: Tensor, pulses: PaddedPulses) -> Tensor:
 def moved_lit_track(state_B9: Tensor, step_B7: Tensor) -> Tensor:
     """Return lit tracks after a step. (B, 9), (B, 7) -> (B, 9)."""
     place_B1 = state_B9[:, 7:8] + _PLACE_STEP_M * step_B7[:, 5:6]
-    lg_energy_B1 = state_B9[:, 8:] + step_B7[:, 6:]
+    lg_energy_B1 = (state_B9[:, 8:] + step_B7[:, 6:]).clamp(*_LG_ENERGIES)
     return torch.cat([moved_track(state_B9[:, :7], step_B7[:, :5]), place_B1, lg_energy_B1], 1)
 
 
 def sensors_beside(state_B9: Tensor, position_S3: Tensor) -> tuple[Tensor, Tensor]:
     """Return places of sensors that the light is summed over, (B, 3, K), and the number each stands for, (K,)."""
-    rank_K, weight_K = light.strata(_STRATA, len(position_S3))
-    offset_B3S = position_S3.T - state_B9[:, 3:6, None]
-    along_BS = (offset_B3S * state_B9[:, :3, None]).sum(1)
-    beyond_BS = ((along_BS - state_B9[:, 7:8]).abs() - _ALONG_M).clamp_min_(0)
-    far_BS = offset_B3S.square_().sum(1) - along_BS.square_() + beyond_BS.square_()
-    nearest_BK = far_BS.topk(int(rank_K[-1]) + 1, largest=False).indices[:, rank_K]
-    return position_S3[nearest_BK].transpose(1, 2), weight_K
+    (rank_K, weight_K), nearest = light.strata(_STRATA, len(position_S3)), []
+    for state_R9 in state_B9.split(_ROWS):
+        offset_R3S = position_S3.T - state_R9[:, 3:6, None]
+        along_RS = (offset_R3S * state_R9[:, :3, None]).sum(1)
+        beyond_RS = ((along_RS - state_R9[:, 7:8]).abs() - _ALONG_M).clamp_min_(0)
+        far_RS = offset_R3S.square_().sum(1) - along_RS.square_() + beyond_RS.square_()
+        nearest.append(far_RS.topk(int(rank_K[-1]) + 1, largest=False).indices[:, rank_K])
+    return position_S3[torch.cat(nearest)].transpose(1, 2), weight_K
 
 
 def lit_track_scores(
@@ -156,11 +160,9 @@ def lit_track_scores(
         since_BL, rho_BL, range_BL = pulses.time_BL - time_BN[:, :end], rho_BN[:, :end], range_BN[:, :end]
         of_track_BL = _late(since_BL, along_BN[:, :end], rho_BL, medium)
         of_shower_BL = since_BL - place_BN[:, :end] / LIGHT_SPEED_M_NS - range_BL * medium.point_delay_ns_m
-        value_table = table[:, :1]
-        ln_track_BL = (
-            ln_track_BN[:, :end] + light.ln_density(value_table, rho_BL / medium.sin_cherenkov, of_track_BL, medium)[0]
-        )
-        ln_shower_BL = ln_shower_BN[:, :end] + light.ln_density(value_table, range_BL, of_shower_BL, medium)[0]
+        density = partial(light.ln_density, table[:, :1], medium=medium)
+        ln_track_BL = ln_track_BN[:, :end] + density(rho_BL / medium.sin_cherenkov, of_track_BL)[0]
+        ln_shower_BL = ln_shower_BN[:, :end] + density(range_BL, of_shower_BL)[0]
         rate_BL = (ln_track_BL.exp() + ln_shower_BL.exp() + light.NOISE_PER_NS) * share_B1
         light_BK = (ln_track_BN[:, end:].exp() + ln_shower_BN[:, end:].exp()) * (weight_K * share_B1)
         value_B = (rate_BL.log() * pulses.present_BL).sum(1) - light_BK.sum(1)
@@ -179,11 +181,10 @@ def _ln_light(ahead_BN: Tensor, rho_BN: Tensor, lg_energy_BN: Tensor, medium: Me
     path_BN, energy_BN = rho_BN / medium.sin_cherenkov, 10**lg_energy_BN
     half_BN = (energy_BN / light.TRACK_GEV_PER_M).clamp_max(light.LONGEST_TRACK_M) / 2
     origin_BN = (ahead_BN - path_BN * medium.cos_cherenkov).abs()
-    ln_track_BN = F.logsigmoid((half_BN - origin_BN) / _SOFT_END_M) - path_BN / medium.absorption_m
-    ln_track_BN = ln_track_BN + ((1 + energy_BN / light.TRACK_LOSS_GEV) / (1 + path_BN / light.TRACK_NEAR_M)).log()
+    amount_BN = light.TRACK_LIGHT_PE * (1 + energy_BN / light.TRACK_LOSS_GEV) / (1 + path_BN / light.TRACK_NEAR_M)
+    ln_track_BN = F.logsigmoid((half_BN - origin_BN) / _SOFT_END_M) - path_BN / medium.absorption_m + amount_BN.log()
     range_BN = (ahead_BN.square() + rho_BN.square()).sqrt()
     by_angle_BN = light.shower_light_by_angle(ahead_BN / range_BN, medium)
-    ln_shower_BN = light.ln_shower_light(range_BN, medium) + (by_angle_BN * energy_BN).log()
-    most, amount = math.log(light.MOST_PE), math.log(light.TRACKS_CASCADE * light.CASCADE_LIGHT_PE_PER_GEV)
-    ln_track_BN, ln_shower_BN = ln_track_BN + math.log(light.TRACK_LIGHT_PE), ln_shower_BN + amount
+    amount_BN = light.TRACKS_CASCADE * light.CASCADE_LIGHT_PE_PER_GEV * energy_BN * by_angle_BN
+    ln_shower_BN, most = light.ln_shower_light(range_BN, medium) + amount_BN.log(), math.log(light.MOST_PE)
     return ln_track_BN.clamp_max(most), ln_shower_BN.clamp_max(most), range_BN

@@ -76,15 +76,33 @@ def test_the_likelihood_is_that_of_a_poisson_process_of_the_pulses_that_are_used
     assert value_1.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_the_scores_are_the_derivatives_of_the_likelihood() -> None:
-    pulses, table = three_pulses(ICE), ln_density_table(60.0, ICE)
-    rest = (pulses, table, (pulses.position_B3L, torch.ones(8)), torch.ones(1, 1))
-    score_7 = lit_track_scores(states()[:1], *rest)[1][0].sum(1)
+@pytest.mark.parametrize("event", [0, 1, 2])
+def test_the_scores_are_the_derivatives_of_the_likelihood(event: int) -> None:
+    pulses, table, state_19 = three_pulses(ICE), ln_density_table(60.0, ICE), states()[event : event + 1].double()
+    state_19[:, 3:6] -= state_19[:, 3:6] / 2  # nearer to the pulses
+    pulses = PaddedPulses(
+        *(one.double() if isinstance(one, Tensor) and one.is_floating_point() else one for one in pulses)
+    )
+    rest = (pulses, table.double(), (pulses.position_B3L, torch.ones(8).double()), torch.ones(1, 1).double())
+    score_7 = lit_track_scores(state_19, *rest)[1][0].sum(1)
+    assert (score_7.abs() > 1e-3).all()
     for parameter, score in enumerate(score_7.tolist()):
-        step_17 = torch.zeros(1, 7)
-        step_17[0, parameter] = 0.01
-        more, less = (lit_track_scores(moved_lit_track(states()[:1], sign * step_17), *rest)[0] for sign in (1, -1))
-        assert score == pytest.approx(((more - less) / 0.02).item(), rel=0.1, abs=0.6), parameter
+        step_17 = torch.zeros(1, 7).double()
+        step_17[0, parameter] = 1e-5
+        more, less = (lit_track_scores(moved_lit_track(state_19, sign * step_17), *rest)[0] for sign in (1, -1))
+        assert score == pytest.approx(((more - less) / 2e-5).item(), rel=1e-3, abs=1e-5), parameter
+
+
+@pytest.mark.parametrize("time_ns", [3e38, np.nan])
+def test_times_that_can_not_be_do_no_harm_to_other_events_also_in_inference_mode(time_ns: float) -> None:
+    sensor_P, charge_P, auxiliary_P = np.arange(24, dtype=np.int16), np.ones(24, np.float32), np.zeros(24, bool)
+    time_P = np.tile(np.arange(12, dtype=np.float32) * 60, 2)
+    expected_2F = classical_fits(sensor_P, time_P, charge_P, auxiliary_P, np.array([0, 12, 24]), GEOMETRY)
+    time_P[3] = time_ns
+    ln_density_table.cache_clear()
+    with torch.inference_mode():
+        found_2F = classical_fits(sensor_P, time_P, charge_P, auxiliary_P, np.array([0, 12, 24]), GEOMETRY)
+    assert np.array_equal(found_2F[1], expected_2F[1])
 
 
 def test_all_light_brings_tracks_nearer_to_the_truth_than_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
