@@ -353,7 +353,7 @@ def ln_density(table: Tensor, distance: Tensor, residual: Tensor, medium: Medium
     row = (torch.log(distance) - math.log(_SHAPE_MIN * medium.scattering_m)) * (2 / _LN_SHAPE_SPAN) - 1
     low, high = _warped_scalar(_RESIDUAL_MIN_NS), _warped_scalar(_RESIDUAL_MAX_NS)
     column = residual * (residual.abs() + _SOFTENING_NS).rsqrt() * (2 / (high - low)) - (high + low) / (high - low)
-    place_1N2 = torch.stack([column, row], -1).view(1, -1, 1, 2).nan_to_num()  # whose gradient would crash
+    place_1N2 = torch.stack([column, row], -1).view(1, -1, 1, 2).nan_to_num()  # the gradient by a NaN ends the process
     return F.grid_sample(table, place_1N2, padding_mode="border", align_corners=True).view(-1, *distance.shape)
 
 

@@ -43,11 +43,12 @@ def track_state(travel_B3: Tensor, point_B3: Tensor, pulses: PaddedPulses) -> Te
 def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
     seen, medium = _seen(state_B7, pulses.position_B3L), pulses.medium
-    late_BL = _late(pulses.time_BL - state_B7[:, 6:7], *seen[:2], medium)
-    path_BL = seen[1] / medium.sin_cherenkov
+    along_BL, rho_BL, *_ = seen
+    late_BL = _late(pulses.time_BL - state_B7[:, 6:7], along_BL, rho_BL, medium)
+    path_BL = rho_BL / medium.sin_cherenkov
     value_BL, by_ln_distance_BL, by_residual_BL = light.ln_density(table, path_BL, late_BL, medium)
     slope_BL = by_residual_BL * pulses.present_BL
-    by_rho_BL = by_ln_distance_BL * pulses.present_BL / seen[1] - slope_BL * medium.cone_delay_ns_m
+    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * medium.cone_delay_ns_m
     score_BL5 = _by_step(-slope_BL, slope_BL / -LIGHT_SPEED_M_NS, by_rho_BL, seen)
     return (value_BL * pulses.present_BL).sum(1), torch.stack(score_BL5, 1)
 

@@ -79,7 +79,7 @@ def test_the_likelihood_is_that_of_a_poisson_process_of_the_pulses_that_are_used
 @pytest.mark.parametrize("event", [0, 1, 2])
 def test_the_scores_are_the_derivatives_of_the_likelihood(event: int) -> None:
     pulses, table, state_19 = three_pulses(ICE), ln_density_table(60.0, ICE), states()[event : event + 1].double()
-    state_19[:, 3:6] -= state_19[:, 3:6] / 2  # nearer to the pulses
+    state_19[:, 3:6] /= 2  # nearer to the pulses
     pulses = PaddedPulses(
         *(one.double() if isinstance(one, Tensor) and one.is_floating_point() else one for one in pulses)
     )
