@@ -105,8 +105,7 @@ FARTHEST, REACH_M_NS = 1.5, 0.15
 """Auxiliary pulses nearer than this to a clean one are used, in units of the medium's reach; and how fast scattered
 light gets there."""
 
-LEAST_CHARGE_PE, MOST_CHARGE_PE = 0.01, 1e9
-"""Smaller and larger charges count as these: products with them stay finite."""
+LEAST_CHARGE_PE = 0.01
 
 _PLACES = 8
 _BATCH_PLACES = 1 << 15
@@ -152,7 +151,7 @@ class PaddedPulses(NamedTuple):
     position_B3L: Tensor
     time_BL: Tensor
     charge_BL: Tensor
-    """Photo-electrons of clean pulses, LEAST_CHARGE_PE to MOST_CHARGE_PE; 0 for others."""
+    """Photo-electrons of clean pulses, LEAST_CHARGE_PE at least; 0 for others."""
     present_BL: Tensor
     """1 for a pulse, 0 for an empty place."""
     medium: Medium
@@ -206,8 +205,7 @@ def padded_batches(pulses: EventPulses, most_places: int = _BATCH_PLACES) -> Ite
                 pulse_BL = (pulses.segments.starts_E[event_B].unsqueeze(1) + place_L).masked_fill(~present_BL, 0)
                 present = present_BL.float()
                 position_B3L = (pulses.position_P3[pulse_BL] * present.unsqueeze(2)).transpose(1, 2).contiguous()
-                charge_BL = pulses.charge_P[pulse_BL].clamp(LEAST_CHARGE_PE, MOST_CHARGE_PE)
-                charge_BL = charge_BL * pulses.clean_P[pulse_BL] * present
+                charge_BL = pulses.charge_P[pulse_BL].clamp_min(LEAST_CHARGE_PE) * pulses.clean_P[pulse_BL] * present
                 time_BL = pulses.time_P[pulse_BL] * present
                 yield PaddedPulses(event_B, position_B3L, time_BL, charge_BL, present, pulses.geometry.medium)
 
