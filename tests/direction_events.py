@@ -33,6 +33,7 @@ def direction_microbatch(
     *,
     enriched: list[bool] | None = None,
     auxiliary: float = 0.3,
+    first: float = 1.0,
 ) -> Microbatch:
     """Events whose pulses follow a track: its direction can be learned. Classical fits are near the truth.
 
@@ -54,6 +55,7 @@ def direction_microbatch(
     sensor_P, time_P = sensor_P[order_P], time_P[order_P]
     opens_P = np.concatenate([[True], (np.diff(sensor_P) != 0) | (np.diff(event_P) != 0)])[: len(sensor_P)]
     pulses_P2 = np.stack([time_P, random.uniform(0.5, 3, len(time_P))], 1)
+    pulses_P2[:1] *= first
     auxiliary_P = random.random(len(time_P)) < auxiliary
     fits_EF = _fits(source_E3, start_E3, random)
     energy_E1 = (1 + counts_E[:, None]) ** 2 * random.lognormal(0, 0.5, (num_events, 1))

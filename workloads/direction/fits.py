@@ -44,7 +44,7 @@ from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, spread
 from workloads.direction import tracks
 from workloads.direction.cascades import MOST_PULSES, cascade_posteriors, sphere
-from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.columns import CLASSICAL_FITS, MOST_NS
 from workloads.direction.geometry import Geometry, Medium
 from workloads.direction.light import (
     NEAREST_M,
@@ -226,8 +226,6 @@ _PLACES = 1 << 13
 """Places for pulses in a batch of tracks with all light, about: bounds the memory of CANDIDATES times as many."""
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
-_MOST = 1e9
-"""Larger charges, and times (ns) farther from the event's, count as this: what is made of them is finite."""
 _LINE, _TRACK, _VERTEX, _CASCADE = slice(0, 8), slice(8, 15), slice(16, 21), slice(21, 26)
 
 
@@ -263,8 +261,8 @@ def classical_fits(
         reference_E = reference_times(time, clean, offsets)
         pulses = EventPulses(
             torch.from_numpy(geometry.position_S3[sensor_P[own]]),
-            (time - reference_E[segments.event_P]).clamp_(-_MOST, _MOST),
-            torch.from_numpy(charge_P[own].copy()).clamp_(max=_MOST),
+            (time - reference_E[segments.event_P]).clamp_(-MOST_NS, MOST_NS),
+            torch.from_numpy(charge_P[own].copy()).clamp_(max=MOST_NS),
             clean,
             segments,
             geometry,

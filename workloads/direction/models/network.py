@@ -31,7 +31,7 @@ from common.paths import user_path
 from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
 from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread, wide
-from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.columns import CLASSICAL_FITS, MOST_NS
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, ICE, Geometry, Medium, read_equal_geometries, read_geometry
 from workloads.direction.light import first_of_events, nearest_distances, reference_times
@@ -215,12 +215,12 @@ class EventInput:
         counts_T = end_T - first_T
         clean_P = ~particles["auxiliary"][:, 0]
         time_P, charge_P = particles["pulses"].unbind(1)
-        reference_E = reference_times(time_P, clean_P, offsets_E1)
         of_event = Segments.from_offsets(offsets_E1, num_pulses)
+        time_P = time_P - spread(reference_times(time_P, clean_P, offsets_E1).unsqueeze(1), of_event).squeeze(1)
         shift_F, factor_F = detector.fits_2F
         return cls(
-            time_P=(time_P - spread(reference_E.unsqueeze(1), of_event).squeeze(1)) * detector.scale,
-            log10_charge_P=charge_P.clamp_min(_MIN_CHARGE_PE).log10(),
+            time_P=time_P.clamp(-MOST_NS, MOST_NS) * detector.scale,
+            log10_charge_P=charge_P.clamp(_MIN_CHARGE_PE, MOST_NS).log10(),
             auxiliary_P=~clean_P,
             pulses=Segments(opened_P1[1:] - 1, counts_T, first_T, counts_T, of_event.particles_P),
             position_T3=detector.seen_S3.index_select(0, sensor_P[first_T].long()),

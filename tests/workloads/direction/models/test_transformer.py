@@ -188,11 +188,11 @@ def test_the_order_of_sensors_does_not_matter(model: str) -> None:
         event_input(direction_microbatch(counts=[2, 2], auxiliary=1.0)),
         event(torch.zeros(3, 3), torch.zeros(3), [1, 1, 1]),
         event(torch.zeros(1, 3), torch.zeros(5), [5]),
-        event(torch.tensor([[0.0, 0, 0], [0, 0, 17]]), torch.tensor([0.0, 1e9]), [1, 1]),
+        event_input(direction_microbatch(counts=[2, 9], auxiliary=0.0, first=1e34)),
         event(torch.tensor([[0.0, 0, 0], [0, 0, 17]]), torch.tensor([0.0, 50]), [1, 1], log10_charge=30.0),
         event(torch.tensor([[0.0, 0, 0], [0, 0, 1e6]]), torch.tensor([0.0, 50]), [1, 1], log10_charge=-2.0),
     ],
-    ids=["none", "one", "auxiliary", "one place and time", "one sensor", "a second late", "absurd charge", "far away"],
+    ids=["none", "one", "auxiliary", "one place and time", "one sensor", "absurd time", "absurd charge", "far away"],
 )
 @every_model
 def test_events_that_tell_little_have_finite_predictions_and_gradients(model: str, events: EventInput) -> None:
@@ -202,7 +202,7 @@ def test_events_that_tell_little_have_finite_predictions_and_gradients(model: st
     assert network(events).p_E3.shape == (events.num_events, 3)
     assert loss.isfinite()
     for name, parameter in network.named_parameters():
-        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+        assert parameter.grad is None or parameter.grad.norm().isfinite(), name
 
 
 @every_model
