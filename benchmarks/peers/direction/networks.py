@@ -22,6 +22,7 @@ from torch_geometric.nn import EdgeConv, knn_graph
 
 from benchmarks.peers.direction.conversion import COLUMNS, KagglePulses
 from benchmarks.peers.direction.recipes import Recipe
+from workloads.direction.models.network import vmf_loss
 
 _LABEL = "direction"
 
@@ -36,7 +37,9 @@ class Peer(nn.Module):
         graph: dict[str, Any] = {"detector": IceCubeKaggle(), "input_feature_names": self._names}
         self._graph = KNNGraph(nb_nearest_neighbours=neighbours, **graph) if neighbours else EdgelessGraph(**graph)
         task = DirectionReconstructionWithKappa(
-            hidden_size=backbone.nb_outputs, target_labels=_LABEL, loss_function=VonMisesFisher3DLoss()
+            hidden_size=backbone.nb_outputs,
+            target_labels=_LABEL,
+            loss_function=ExactLoss() if recipe.exact_loss else VonMisesFisher3DLoss(),
         )
         self.model = StandardModel(data_representation=self._graph, backbone=backbone, tasks=[task])
 
@@ -54,6 +57,17 @@ class Peer(nn.Module):
     def loss(self, prediction_E4: Tensor, data: Data) -> Tensor:
         """Return the mean loss of the task."""
         return self.model.compute_loss([prediction_E4], [data])
+
+
+class ExactLoss(VonMisesFisher3DLoss):
+    """GraphNeT's loss with the exact norm of the distribution.
+
+    GraphNeT's own lacks ln κ above κ = 100 (`log_cmk_approx` of three dimensions): it is smallest at the root of twice
+    the right κ there, and sharp events teach the direction with a weight of 100 at most.
+    """
+
+    def _evaluate(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return vmf_loss(prediction, target)
 
 
 class ParticleNetBlock(DynEdgeConv):

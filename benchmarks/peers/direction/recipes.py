@@ -26,6 +26,8 @@ class Recipe:
     learning_rate: float = 1e-3
     epsilon: float = 1e-8
     """Of Adam; GraphNeT's examples have 1e-3."""
+    exact_loss: bool = False
+    """True for the exact loss, in place of GraphNeT's approximation above κ = 100."""
     cascades: bool = False
     """True if it learns from the added cascades, too."""
     warm_up: float = 0.1
