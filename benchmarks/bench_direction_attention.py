@@ -68,7 +68,7 @@ def attend(rows_GND: Tensor, mask: Tensor | None) -> Tensor:
 def groups(rows_TD: Tensor, segments: Segments) -> Tensor:
     """The model's form."""
     padding = Padding.of(segments)
-    masks = [group.present_GN[:, None, None] for group in padding.groups]
+    masks = [present_GN[:, None, None] for present_GN in padding.groups]
     return padding.packed([attend(rows, mask) for rows, mask in zip(padding.padded(rows_TD), masks, strict=True)])
 
 

@@ -73,16 +73,16 @@ class EventLikelihood:
     def __call__(self, points_W8: Float64) -> Float64:
         """ln likelihood, up to a constant. (W, 8) -> (W,)."""
         truth, num = self._as_truth(points_W8), len(points_W8)
-        light = expected_light(truth, self._chosen)
-        total_WS = light.cascade_ES + light.track_TS if self.is_track else light.cascade_ES
+        track_WS, _, cascade_WS = expected_light(truth, self._chosen)
+        total_WS = cascade_WS + track_WS if self.is_track else cascade_WS
         expected_W = total_WS @ self._weight_S
         point_P = np.repeat(np.arange(num), len(self._time_P))
         position_P3 = np.tile(self._position_P3, (num, 1))
         since_WP = self._time_P - points_W8[:, VERTEX_NS, None]
         noise_WP = NOISE_PER_NS * ((since_WP > NOISE_FROM_NS) & (since_WP < NOISE_TO_NS))
         density_WP = noise_WP + 1e-12
-        parts = [(light.cascade_ES, direct_cascade_light)]
-        parts += [(light.track_TS, direct_track_light)] if self.is_track else []
+        parts = [(cascade_WS, direct_cascade_light)]
+        parts += [(track_WS, direct_track_light)] if self.is_track else []
         for amount_WS, direct in parts:
             direct_ns_P, path_m_P = direct(truth, point_P, position_P3, self._medium)
             shape = since_WP.shape

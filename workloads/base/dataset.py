@@ -143,15 +143,21 @@ def _start_worker(parent: int) -> None:
 
 
 def write_tables(
-    path: Path, schema: pa.Schema, tables: Iterable[tuple[pa.Table, int, int]], most_rows: int | None, **options: Any
+    path: Path,
+    schema: pa.Schema,
+    tables: Iterable[tuple[pa.Table, int, int]],
+    most_rows: int | None,
+    *,
+    part: Path | None = None,
+    **options: Any,
 ) -> Written:
     """Write a Parquet file, completely or not at all, of tables with their numbers of events and particles.
 
-    A table is a row group, but for one with more than ``most_rows``.
+    A table is a row group, but for one with more than ``most_rows``. ``part``: what is written until it is complete.
     """
     num_events = num_particles = 0
-    new = replacing(path, durable=False, mode=AS_UMASK_SAYS, part=path.with_name(path.name + ".part"))
-    with new as part:
+    part = part or path.with_name(path.name + ".part")
+    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=part):
         with pq.ParquetWriter(part, schema, **options) as writer:
             for table, events, particles in tables:
                 writer.write_table(table, row_group_size=most_rows)

@@ -27,12 +27,12 @@ from workloads.base.report.page import EvaluationOptions, MetricReport, ReportWo
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 from workloads.direction.fits import classical_fits, plain_lines
 from workloads.direction.geometry import ARRAYS, Geometry
+from workloads.direction.grouping import Bool
 from workloads.direction.light import EventPulses
 from workloads.direction.metrics import (
     CALIBRATED,
     DEFINITIONS,
     POSTERIOR,
-    Bool,
     PredictedEvents,
     evaluate,
     unit_and_norm,
@@ -129,7 +129,7 @@ class ToyFloor:
     """Floors by the names of metrics."""
     events: int
     date: str
-    array: str = "icecube"
+    array: str
     """Sensors of the detector: a key of workloads.direction.geometry.ARRAYS."""
 
     @property
@@ -199,8 +199,8 @@ class DirectionOptions(EvaluationOptions):
 
 
 def _measure(front: Front, wanted: DirectionOptions, models: Sequence[TrainedPredictor], say: Say) -> Measured:
-    _check_detectors(wanted, models)
     floor = read_toy_floor() if wanted.simulated else None
+    _check_detectors(floor, models)
     predicted, origin = _predicted(front, wanted, models, say)
     reports = [_compared(wanted, *of_model, floor) for of_model in predicted]
     events, notes = predicted[0][0], [*origin.notes]
@@ -235,7 +235,7 @@ def _compared(
     return replace(report, notes=(*notes, *report.notes))
 
 
-def _check_detectors(wanted: DirectionOptions, models: Sequence[TrainedPredictor]) -> None:
+def _check_detectors(floor: ToyFloor | None, models: Sequence[TrainedPredictor]) -> None:
     """Raise BadInputError for models of different detectors, or of one whose smallest possible errors are not known."""
     own, *others = models
     geometry = own.detector.geometry
@@ -246,10 +246,9 @@ def _check_detectors(wanted: DirectionOptions, models: Sequence[TrainedPredictor
                 f"--beside: {other.run.path}: its {len(theirs)} sensors are not those of the {len(geometry)} of"
                 f" {own.run.path}, by number, place and medium: name a model of the same detector"
             )
-    array = read_toy_floor().array if wanted.simulated else ""
-    if array and not geometry.is_like(ARRAYS[array]()):
+    if floor and not geometry.is_like(ARRAYS[floor.array]()):
         raise BadInputError(
-            f"--simulated: the smallest possible errors are known for the array {array!r} alone, and the"
+            f"--simulated: the smallest possible errors are known for the array {floor.array!r} alone, and the"
             " model was trained with another detector: leave the option out"
         )
 

@@ -178,11 +178,11 @@ def line_fits(
     ``position_P3`` m and ``time_P`` ns, relative to something near the event; all pulses count, so that the caller
     passes the clean ones. An event without pulses: zeros and straight down.
     """
+    values_P4 = torch.cat([position_P3, time_P.unsqueeze(1)], 1)
     residual_P1, full_m = torch.zeros_like(time_P).unsqueeze(1), FULL_WEIGHT * medium.reach_m
     for _ in range(reweightings + 1):
         weight_P1 = full_m / residual_P1.clamp_min(full_m)
-        velocity_E3, mean_E4 = _least_squares(position_P3, time_P, weight_P1, segments)
-        centred_P4 = torch.cat([position_P3, time_P.unsqueeze(1)], 1) - spread(mean_E4, segments)
+        velocity_E3, mean_E4, centred_P4 = _least_squares(values_P4, weight_P1, segments)
         along_P3 = spread(velocity_E3, segments) * centred_P4[:, 3:]
         residual_P1 = (centred_P4[:, :3] - along_P3).norm(dim=1, keepdim=True)
     residual_P = residual_P1.squeeze(1)
@@ -195,14 +195,13 @@ def line_fits(
     return Lines(travel_E3, mean_E4[:, :3], speed_E, residual_E)
 
 
-def _least_squares(position_P3: Tensor, time_P: Tensor, weight_P1: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """Velocity (E, 3), and mean of position and time (E, 4), of the weighted least squares of r = r0 + v t."""
-    values_P4 = torch.cat([position_P3, time_P.unsqueeze(1)], 1)
+def _least_squares(values_P4: Tensor, weight_P1: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor]:
+    """Velocity (E, 3) of the weighted least squares of r = r0 + v t, mean position and time (E, 4), values from it."""
     sums_E5 = segment_sum(torch.cat([weight_P1 * values_P4, weight_P1], 1), segments)
     mean_E4 = sums_E5[:, :4] / sums_E5[:, 4:].clamp_min(torch.finfo(sums_E5.dtype).tiny)
     centred_P4 = values_P4 - spread(mean_E4, segments)
     moments_E4 = segment_sum(weight_P1 * centred_P4 * centred_P4[:, 3:], segments)
-    return moments_E4[:, :3] / moments_E4[:, 3:].clamp_min(_LEAST_VARIANCE_NS2), mean_E4
+    return moments_E4[:, :3] / moments_E4[:, 3:].clamp_min(_LEAST_VARIANCE_NS2), mean_E4, centred_P4
 
 
 # ---- All fits together.

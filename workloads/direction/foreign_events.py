@@ -72,13 +72,14 @@ def check_range(values: Numbers, least: float, most: float, name: Name, what: st
 
 
 def rows_of_events(
-    window: ForeignEvents, names: PulseNames, num_sensors: int, sensor_ids: SensorIds | None, most: int
+    window: Window, names: PulseNames, num_sensors: int, sensor_ids: SensorIds | None, most: int
 ) -> RaggedRows:
     """Rows of the workload's columns: pulses by sensor and time, those above ``most`` an event left out.
 
     ``sensor_ids`` are found by position; None: the pulses have ids. Raises BadInputError that names the row.
     """
-    columns, counts_E, name = window.pulse_columns, window.place.counts_E, window.place.of
+    place, event_columns, columns = window
+    counts_E, name = place.counts_E, place.of
     time_P: Numbers = columns[names.time]
     check_range(time_P, -_MOST_NS, _MOST_NS, name, "time", f"a finite number, at most {_MOST_NS:.2g}")
     time_P = _small_times(time_P, counts_E)
@@ -102,7 +103,7 @@ def rows_of_events(
         event_columns={
             "enriched": np.zeros((len(counts_E), 1), np.bool_),
             "classical_fits": np.zeros((len(counts_E), len(CLASSICAL_FITS)), np.float32),
-            **window.event_columns,
+            **event_columns,
         },
         particle_columns={
             "pulses": np.stack([time_P[order_P], charge_P[order_P].astype(np.float32, copy=False)], 1),
@@ -230,15 +231,9 @@ class PulseNames:
         return kinds | ({self.quality: "bool or numbers"} if self.quality else {})
 
 
-@dataclass(frozen=True)
-class ForeignEvents:
-    """Consecutive whole events of a table."""
-
-    place: PlaceInFile
-    """Place of the pulses, for errors, and their number in each event."""
-    event_columns: Mapping[str, Array]
-    pulse_columns: Mapping[str, Numbers]
-    """Columns of PulseNames.kinds, (P,)."""
+Window = tuple[PlaceInFile, dict[str, Array], dict[str, Numbers]]
+"""Consecutive whole events: place and number of their pulses, columns of the events, and those of the pulses, (P,), of
+PulseNames.kinds."""
 
 
 @dataclass(frozen=True)
@@ -251,11 +246,7 @@ class FlatEvents:
     event: str
     """Column with the id of the event, of both tables."""
 
-    def version(self) -> str:
-        """See ForeignFiles."""
-        return " with ".join(dict.fromkeys((self.pulses.version(), self.truth.version())))
-
-    def windows(self) -> Iterator[ForeignEvents]:
+    def windows(self) -> Iterator[Window]:
         """Events with pulses, in the order of the pulses. Raises BadInputError."""
         events = _EventTable(self.truth, self.event)
         where = self.pulses.where
@@ -278,13 +269,13 @@ class FlatEvents:
         if rows > first:
             yield self._window(pa.Table.from_batches(held), first, events)
 
-    def _window(self, table: pa.Table, first_row: int, events: _EventTable) -> ForeignEvents:
+    def _window(self, table: pa.Table, first_row: int, events: _EventTable) -> Window:
         columns = _columns(table, table.column_names, self.pulses.where, first_row)
         ids_P = as_int64(columns.pop(self.event), f"{self.pulses.where}, column {self.event!r}")
         starts = np.concatenate([[0], np.flatnonzero(np.diff(ids_P)) + 1])
         counts_E = np.diff(np.append(starts, len(ids_P)))
         place = PlaceInFile(self.pulses.where, first_row, counts_E, ids_P[starts])
-        return ForeignEvents(place, events.columns_of(ids_P[starts], place, starts), columns)
+        return place, events.columns_of(ids_P[starts], place, starts), columns
 
 
 def positions_in(table: Table, columns: Sequence[str]) -> Iterator[tuple[Float32, Name]]:
@@ -386,7 +377,8 @@ class OpenedFiles:
 
     def version(self, file: ForeignFile) -> str:
         """See ForeignFiles."""
-        return self.sources[file].version()
+        source = self.sources[file]
+        return " with ".join(dict.fromkeys((source.pulses.version(), source.truth.version())))
 
     def write_beside(self, out: Path) -> None:
         """Write the table of sensors."""

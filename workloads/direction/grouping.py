@@ -15,6 +15,7 @@ from common.schema import UnitArrays
 
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 _SENSOR_BITS = 15

@@ -297,16 +297,19 @@ def kind_of(path: Path) -> int | None:
         return _DATABASE
     names = _names_in(path)
     if EVENT in names:
+        if path.suffix == ".csv":
+            return _SELECTION
         if truth_names(names) is not None:
             return _TRUTH
         if pulse_names(names) is not None:
             return _PULSES
         # Beside an index at most, so that files of other kinds of data are not taken for one.
-        return _SELECTION if path.suffix == ".csv" or len(names) <= 2 else None
+        return _SELECTION if len(names) <= 2 else None
+    if path.suffix != ".parquet" or not names:
+        return None
     if any(set(position) <= set(names) for position in _POSITIONS[:2]):
         return _SENSORS
-    is_nested = path.suffix == ".parquet" and names and not isinstance(_structs(pq.read_schema(path)), str)
-    return _NESTED if is_nested else None
+    return None if isinstance(_structs(pq.read_schema(path)), str) else _NESTED
 
 
 def _names_in(path: Path) -> list[str]:
@@ -414,10 +417,10 @@ def _database(path: Path, selections: Sequence[Path]) -> dict[ForeignFile, FlatE
 
 def _parts(truth: SqliteTable, selection: Path | None) -> Iterator[tuple[SqliteTable, int]]:
     """Parts of the table of truth that become a file each, and the number of their events."""
-    found: list[tuple[int, int, Int64 | None]] = []
+    found: list[tuple[int, int, Int64 | None]]
     if selection is None:
-        for batch in truth.pieces({EVENT: "integers"}, _EVENTS_A_FILE):
-            found.append((values_of(batch[EVENT], truth.table.where)[0], len(batch), None))
+        batches = truth.pieces({EVENT: "integers"}, _EVENTS_A_FILE)
+        found = [(values_of(batch[EVENT], truth.table.where)[0], len(batch), None) for batch in batches]
     else:
         ids = _selected(selection)
         pieces = [ids[first : first + _EVENTS_A_FILE] for first in range(0, len(ids), _EVENTS_A_FILE)]

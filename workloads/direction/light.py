@@ -133,14 +133,9 @@ class EventPulses(NamedTuple):
         """Pulses where ``kept`` (P,) bool, of the same events."""
         num_kept = int(kept_P.sum())
         counts_E = segment_sum(kept_P.to(torch.float32), self.segments).long()
-        return EventPulses(
-            self.position_P3[kept_P],
-            self.time_P[kept_P],
-            self.charge_P[kept_P],
-            self.clean_P[kept_P],
-            Segments.from_counts(counts_E, num_kept),
-            self.geometry,
-        )
+        position_P3, time_P, charge_P, clean_P = (column_P[kept_P] for column_P in self[:4])
+        segments = Segments.from_counts(counts_E, num_kept)
+        return EventPulses(position_P3, time_P, charge_P, clean_P, segments, self.geometry)
 
 
 class PaddedPulses(NamedTuple):
@@ -196,18 +191,16 @@ def thinned_pulses(pulses: EventPulses, most: int) -> tuple[EventPulses, Tensor]
 def padded_batches(pulses: EventPulses, most_places: int = _BATCH_PLACES) -> Iterator[PaddedPulses]:
     """Batches of events with as many places, about ``most_places`` in all; events without pulses are in none."""
     places_E = (pulses.segments.counts_E + _PLACES - 1) // _PLACES * _PLACES
-    for places in torch.unique(places_E).tolist():
-        if places:
-            events = (places_E == places).nonzero().squeeze(1)
-            place_L = torch.arange(places)
-            for event_B in events.split(max(most_places // places, 1)):
-                present_BL = place_L < pulses.segments.counts_E[event_B].unsqueeze(1)
-                pulse_BL = (pulses.segments.starts_E[event_B].unsqueeze(1) + place_L).masked_fill(~present_BL, 0)
-                present = present_BL.float()
-                position_B3L = (pulses.position_P3[pulse_BL] * present.unsqueeze(2)).transpose(1, 2).contiguous()
-                charge_BL = pulses.charge_P[pulse_BL].clamp_min(LEAST_CHARGE_PE) * pulses.clean_P[pulse_BL] * present
-                time_BL = pulses.time_P[pulse_BL] * present
-                yield PaddedPulses(event_B, position_B3L, time_BL, charge_BL, present, pulses.geometry.medium)
+    for places in torch.unique(places_E[places_E > 0]).tolist():
+        place_L = torch.arange(places)
+        for event_B in (places_E == places).nonzero().squeeze(1).split(max(most_places // places, 1)):
+            present_BL = place_L < pulses.segments.counts_E[event_B].unsqueeze(1)
+            pulse_BL = (pulses.segments.starts_E[event_B].unsqueeze(1) + place_L).masked_fill(~present_BL, 0)
+            present = present_BL.float()
+            position_B3L = (pulses.position_P3[pulse_BL] * present.unsqueeze(2)).transpose(1, 2).contiguous()
+            charge_BL = pulses.charge_P[pulse_BL].clamp_min(LEAST_CHARGE_PE) * pulses.clean_P[pulse_BL] * present
+            time_BL = pulses.time_P[pulse_BL] * present
+            yield PaddedPulses(event_B, position_B3L, time_BL, charge_BL, present, pulses.geometry.medium)
 
 
 def first_of_events(key_P: Tensor, segments: Segments, most: int) -> Tensor:
@@ -260,9 +253,7 @@ TIME_STEP_NS, SHIFT_STEP_M = 100.0, 100.0
 
 def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
     """Smallest used value of each row that a quarter of them is not above. At least one must be used. -> (B,)."""
-    sorted_BL = values_BL.masked_fill(~used_BL, torch.inf).sort(1)[0]
-    quarter_B1 = (used_BL.sum(1, keepdim=True) - 1).clamp_min(0) // 4
-    return sorted_BL.gather(1, quarter_B1).squeeze(1)
+    return values_BL.masked_fill(~used_BL, torch.nan).nanquantile(0.25, 1, interpolation="lower")
 
 
 def strata(spec: tuple[tuple[int, int], ...], num_sensors: int) -> tuple[Tensor, Tensor]:
@@ -270,12 +261,8 @@ def strata(spec: tuple[tuple[int, int], ...], num_sensors: int) -> tuple[Tensor,
 
     ``spec``: how many, each of which stands for how many.
     """
-    ranks, weights, first = [], [], 0
-    for number, each in spec:
-        ranks += [first + each // 2 + each * place for place in range(number)]
-        weights += [float(each)] * number
-        first += number * each
-    rank_K, weight_K = torch.tensor(ranks), torch.tensor(weights)
+    weight_K = torch.tensor([float(each) for number, each in spec for _ in range(number)])
+    rank_K = (weight_K.cumsum(0) - weight_K + weight_K // 2).long()
     there_K = rank_K < num_sensors
     return rank_K[there_K], weight_K[there_K]
 

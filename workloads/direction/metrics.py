@@ -20,9 +20,7 @@ from workloads.base.random_streams import Purpose, numpy_stream
 from workloads.base.report.metric import Definition, Floor, Metric, bootstrap_error
 from workloads.base.report.page import MetricReport
 from workloads.direction.columns import CASCADE, TRACK
-
-Float64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
+from workloads.direction.grouping import Bool, Float64
 
 
 class DirectionPurpose(Purpose):
@@ -201,38 +199,23 @@ PULL_MEDIAN = float(np.log(4))
 """Median of χ² with two degrees of freedom."""
 
 
-@dataclass(frozen=True)
-class KappaBins:
-    """Events in bins of equal numbers by κ: deciles, fewer bins if there are fewer than 200 events."""
-
-    kappa_B: Float64
-    """Median κ."""
-    angle_B: Float64
-    """Mean angle, in radians."""
-    expected_B: Float64
-    """Mean angle that the von Mises-Fisher distributions of these κ have."""
-
-    @property
-    def ratio_B(self) -> Float64:
-        """Real / expected mean angle: 1 for a calibrated model, above 1 where it is too sure of itself."""
-        return self.angle_B / self.expected_B
-
-
 def _bins(kappa_E: Float64) -> list[npt.NDArray[np.int64]]:
-    """Return indices of the events of each bin; see KappaBins."""
+    """Return indices of the events in bins of equal numbers by κ: deciles, fewer bins of fewer than 200 events."""
     number = max(min(len(kappa_E) // _EVENTS_OF_BIN, _MOST_BINS), 1)
     return np.array_split(np.argsort(kappa_E, kind="stable"), number)
 
 
-def kappa_bins(angle_rad_E: Float64, kappa_E: Float64) -> KappaBins:
-    """Return mean angles by bins of κ. At least one event."""
+def kappa_bins(angle_rad_E: Float64, kappa_E: Float64) -> tuple[Float64, Float64, Float64]:
+    """Return median κ, mean angle (rad), and real / expected mean angle in deciles of κ. At least one event. (B,) each.
+
+    Expected: of von Mises-Fisher distributions of these κ. A ratio above 1: the model is too sure of itself.
+    """
     bins = _bins(kappa_E)
-    expected_E = mean_angle_rad(kappa_E)
-    return KappaBins(
-        np.array([np.median(kappa_E[chosen]) for chosen in bins]),
-        np.array([angle_rad_E[chosen].mean() for chosen in bins]),
-        np.array([expected_E[chosen].mean() for chosen in bins]),
+    kappa_B = np.array([np.median(kappa_E[chosen]) for chosen in bins])
+    angle_B, expected_B = (
+        np.array([of_E[chosen].mean() for chosen in bins]) for of_E in (angle_rad_E, mean_angle_rad(kappa_E))
     )
+    return kappa_B, angle_B, angle_B / expected_B
 
 
 def calibration(angle_rad_E: Float64, kappa_E: Float64) -> dict[str, float]:
@@ -240,7 +223,7 @@ def calibration(angle_rad_E: Float64, kappa_E: Float64) -> dict[str, float]:
     if not len(kappa_E):
         return {}
     pull_E = pull(kappa_E, angle_rad_E)
-    ratio_B = kappa_bins(angle_rad_E, kappa_E).ratio_B
+    *_, ratio_B = kappa_bins(angle_rad_E, kappa_E)
     return {
         "kappa_pull_mean": float(pull_E.mean()),
         "kappa_pull_median_ratio": float(np.median(pull_E) / PULL_MEDIAN),
@@ -254,7 +237,7 @@ _WIDEST_LOG_SCALE = 7.0
 
 
 def recalibrated_nll(angle_rad_E: Float64, kappa_E: Float64) -> float:
-    """Return the mean -ln of the density if all κ of a bin (see KappaBins) are multiplied by what makes it smallest."""
+    """Return the mean -ln of the density if all κ of a decile are multiplied by what makes it smallest."""
 
     def nll(log_scale: float, bin_E: npt.NDArray[np.int64]) -> float:
         return float(negative_log_density(kappa_E[bin_E] * math.exp(log_scale), angle_rad_E[bin_E]).sum())
@@ -285,14 +268,11 @@ def calibrated(angle_rad_E: Float64, kappa_E: Float64, draws: int, random: np.ra
     return floors | {"kappa_nll_mean": Floor(best, gain.error, spread=gain.error * math.sqrt(draws))}
 
 
-Topology = npt.NDArray[np.int8]
-
-
 # Tracks are separated from cascades by κ alone: they have more lever arm, so that a model is surer of them. The models
 # have no output for the topology; a threshold on κ is the plain classifier that every one of them offers.
 
 
-def roc_curve(kappa_E: Float64, topology_E: Topology) -> tuple[Float64, Float64] | None:
+def roc_curve(kappa_E: Float64, topology_E: npt.NDArray[np.int8]) -> tuple[Float64, Float64] | None:
     """Return the ROC curve of κ; None unless there are both tracks and cascades.
 
     The shares of tracks and of cascades with κ above a threshold, from the highest threshold to the lowest.
@@ -308,7 +288,7 @@ def roc_curve(kappa_E: Float64, topology_E: Topology) -> tuple[Float64, Float64]
     return tracks, cascades
 
 
-def track_auc(kappa_E: Float64, topology_E: Topology) -> float:
+def track_auc(kappa_E: Float64, topology_E: npt.NDArray[np.int8]) -> float:
     """Return P(κ of a track > κ of a cascade), ties counted half; NaN unless there are both."""
     is_track, is_cascade = topology_E == TRACK, topology_E == CASCADE
     tracks, cascades = int(is_track.sum()), int(is_cascade.sum())

@@ -15,17 +15,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
+from scipy.stats import binned_statistic_2d
 
 from workloads.base.random_streams import numpy_stream
 from workloads.base.report.evaluation import BLACK, MODELS, SERIES, Gallery, grid
 from workloads.base.report.page import Picture
 from workloads.direction.columns import CASCADE, TRACK
+from workloads.direction.grouping import Bool, Float64
 from workloads.direction.metrics import (
     BASELINES,
     FIGURES,
-    Bool,
     DirectionPurpose,
-    Float64,
     PredictedEvents,
     azimuth_zenith_rad,
     kappa_bins,
@@ -238,24 +238,22 @@ _ZENITH_BINS = 10
 def sky(shown: ShownEvents) -> Figure:
     """Draw Hammer maps of cells of equal area: density of the predictions, and median angle by true direction."""
     figure, places = row(2, len(shown.models), projection="hammer")
-    azimuth_edges = np.linspace(-np.pi, np.pi, _ACROSS + 1)
-    cosine_edges = np.linspace(-1, 1, _UP + 1)
-    latitude_edges = np.arcsin(cosine_edges)
-    true = _cells(*shown.azimuth_zenith_E)
+    edges, true = (
+        [np.linspace(-np.pi, np.pi, _ACROSS + 1), np.linspace(-1, 1, _UP + 1)],
+        _on_map(*shown.azimuth_zenith_E),
+    )
     maps = []
     for _, _, events in shown.models:
-        predicted, angle_deg_E = _cells(*azimuth_zenith_rad(events.direction_E3)), np.degrees(events.angle_rad_E)
-        median = [
-            np.median(angles) if len(angles := angle_deg_E[true == cell]) else np.nan for cell in range(_ACROSS * _UP)
-        ]
-        maps.append((np.bincount(predicted, minlength=_ACROSS * _UP) * (_ACROSS * _UP / len(events)), median))
+        number = np.histogram2d(*_on_map(*azimuth_zenith_rad(events.direction_E3)), edges)[0]
+        median = binned_statistic_2d(*true, np.degrees(events.angle_rad_E), "median", edges).statistic
+        maps.append((number.T * (number.size / len(events)), median.T))
     for column, (label, colors) in enumerate(
         (("predictions / uniform", "viridis"), ("median angle / °, by true direction", "magma"))
     ):
         limits = [end([of_model[column] for of_model in maps]) for end in (np.nanmin, np.nanmax)]
         for axes, (name, *_), of_model in zip(places[column::2], shown.models, maps, strict=True):
-            values = np.reshape(of_model[column], (_UP, _ACROSS))
-            mesh = axes.pcolormesh(azimuth_edges, latitude_edges, values, cmap=colors, vmin=limits[0], vmax=limits[1])
+            cells = edges[0], np.arcsin(edges[1]), of_model[column]
+            mesh = axes.pcolormesh(*cells, cmap=colors, vmin=limits[0], vmax=limits[1])
             axes.grid(True, color="0.7", linewidth=0.4)
             axes.tick_params(labelsize=7, labelcolor="0.5")
             bar_label = f"{name}: {label}"
@@ -289,12 +287,9 @@ def zenith(shown: ShownEvents) -> Figure:
     return figure
 
 
-def _cells(azimuth_E: Float64, zenith_E: Float64) -> np.ndarray:
-    """Return the number of each direction's cell: row by row from below, azimuth from -π."""
-    turned_E = (azimuth_E + np.pi) % (2 * np.pi)
-    across_E = np.minimum((turned_E / (2 * np.pi) * _ACROSS).astype(np.int64), _ACROSS - 1)
-    up_E = np.minimum(((np.cos(zenith_E) + 1) / 2 * _UP).astype(np.int64), _UP - 1)
-    return up_E * _ACROSS + across_E
+def _on_map(azimuth_E: Float64, zenith_E: Float64) -> tuple[Float64, Float64]:
+    """Return azimuth from -π to π, and cosine of the zenith."""
+    return (azimuth_E + np.pi) % (2 * np.pi) - np.pi, np.cos(zenith_E)
 
 
 _WIDEST_PULL = 20.0
@@ -312,14 +307,13 @@ def by_kappa(shown: ShownEvents) -> Figure:
     ends, reach = [], 0.0
     for name, color, events in shown.models:
         angle_E, kappa_E = events.angle_rad_E, events.kappa_E
-        bins = kappa_bins(angle_E, kappa_E)
+        kappa_B, angle_B, ratio_B = kappa_bins(angle_E, kappa_E)
         again = [kappa_bins(angle_E[chosen], kappa_E[chosen]) for chosen in shown.draws(len(kappa_E))]
-        error = np.degrees(np.std([one.angle_B for one in again], axis=0))
-        left.errorbar(bins.kappa_B, np.degrees(bins.angle_B), error, fmt="o", color=color, label=name)
-        error = np.std([one.ratio_B for one in again], axis=0)
-        right.errorbar(bins.kappa_B, bins.ratio_B, error, fmt="o-", color=color)
-        ends += [bins.kappa_B[0], bins.kappa_B[-1]]
-        reach = max(reach, float(np.max(np.abs(bins.ratio_B - 1) + error)) * 1.2)
+        _, angle_error_B, ratio_error_B = np.std(again, axis=0)
+        left.errorbar(kappa_B, np.degrees(angle_B), np.degrees(angle_error_B), fmt="o", color=color, label=name)
+        right.errorbar(kappa_B, ratio_B, ratio_error_B, fmt="o-", color=color)
+        ends += [kappa_B[0], kappa_B[-1]]
+        reach = max(reach, float(np.max(np.abs(ratio_B - 1) + ratio_error_B)) * 1.2)
     line = np.geomspace(min(ends), max(ends), 200)
     left.plot(line, np.degrees(mean_angle_rad(line)), color=TRUTH, label="expected from κ")
     use_log_angles(left)

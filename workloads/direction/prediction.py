@@ -32,12 +32,10 @@ from workloads.base.checkpoint import TrainedModel, TrainedRun
 from workloads.base.device import device_named
 from workloads.base.interface import FileSettings, Front, OrderedUnit
 from workloads.direction.columns import WITHOUT_TARGET
-from workloads.direction.grouping import best_pulses, group_by_sensor
+from workloads.direction.grouping import Float64, best_pulses, group_by_sensor
 from workloads.direction.metrics import azimuth_zenith_rad, unit_and_norm
 from workloads.direction.models.network import Prediction, check_same_detector
 from workloads.direction.models.task import TrainedPredictor, build_predictor, load_predictor
-
-Float64 = npt.NDArray[np.float64]
 
 
 class Predicted(NamedTuple):

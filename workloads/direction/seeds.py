@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
+from common.atomic_file import part_of_one_writer
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import plan_file
 from common.files.layout import schema_of, writer_options
+from common.files.parquet.columns import lists_of
 from common.files.parquet.footer import footer_digest
 from common.slow_progress import SlowProgress
-from workloads.base.dataset import Written, in_processes
+from workloads.base.dataset import Written, in_processes, write_tables
 from workloads.direction.columns import DIRECTION
 from workloads.direction.fits import classical_fits
-from workloads.direction.foreign_tables import named_errors
+from workloads.direction.foreign_tables import named_errors, open_parquet
 from workloads.direction.geometry import (
     GEOMETRY_FILE,
     ICE,
@@ -88,14 +89,12 @@ def write_fits(job: FitsJob) -> Written:
 
     Raises BadInputError that names the file.
     """
-    with replacing(job.target, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(job.target)) as part:
-        try:
-            events, pulses = _write(job, part)
-        except BadInputError as error:
-            raise BadInputError(f"{job.source}: {error}") from None
-        except pa.ArrowException as error:
-            raise BadInputError(f"{job.source}: can't be read as Parquet ({error})") from None
-        return Written(1, events, pulses, part.stat().st_size)
+    with open_parquet(job.source) as source:
+        schema = source.schema_arrow
+        notes = {key: text for key, text in (schema.metadata or {}).items() if key != _STAMP}
+        schema = schema.with_metadata(notes | {_STAMP: _stamp(job)})
+        tables, part = _with_fits(source, schema, job), part_of_one_writer(job.target)
+        return write_tables(job.target, schema, tables, None, part=part, **writer_options(schema, "zstd"))
 
 
 def _stamp(job: FitsJob) -> bytes:
@@ -107,25 +106,18 @@ def _stamp(job: FitsJob) -> bytes:
     return f"{digest} with sensors {sensors}{medium}".encode()
 
 
-def _write(job: FitsJob, part: Path) -> tuple[int, int]:
-    """Numbers of events and pulses written."""
-    events = pulses = 0
-    with pq.ParquetFile(job.source, page_checksum_verification=True) as source:
-        schema = source.schema_arrow
-        notes = {key: text for key, text in (schema.metadata or {}).items() if key != _STAMP}
-        schema = schema.with_metadata(notes | {_STAMP: _stamp(job)})
-        with pq.ParquetWriter(part, schema, **writer_options(schema, "zstd")) as writer:
-            for group in range(source.num_row_groups):
-                table = source.read_row_group(group, use_threads=False)
-                fits_EF, num_pulses = _fits(table, job.geometry)
-                place = schema.get_field_index(_FITS)
-                offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(fits_EF.shape[1])
-                lists = pa.ListArray.from_arrays(
-                    pa.array(offsets), pa.array(fits_EF.reshape(-1)), type=schema.field(place).type
-                )
-                writer.write_table(table.set_column(place, schema.field(place), lists))
-                events, pulses = events + len(table), pulses + num_pulses
-    return events, pulses
+def _with_fits(source: pq.ParquetFile, schema: pa.Schema, job: FitsJob) -> Iterator[tuple[pa.Table, int, int]]:
+    """Yield row groups with their fits, and the numbers of events and pulses. Raises BadInputError naming the file."""
+    place = schema.get_field_index(_FITS)
+    for group in range(source.num_row_groups):
+        with named_errors(job.source):
+            table = source.read_row_group(group, use_threads=False)
+        try:
+            fits_EF, num_pulses = _fits(table, job.geometry)
+        except BadInputError as error:
+            raise BadInputError(f"{job.source}: {error}") from None
+        lists = lists_of(fits_EF, schema.field(place).type)
+        yield table.set_column(place, schema.field(place), lists), len(table), num_pulses
 
 
 def _fits(table: pa.Table, geometry: Geometry) -> tuple[npt.NDArray[np.float32], int]:

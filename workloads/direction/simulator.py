@@ -56,12 +56,7 @@ from workloads.direction.geometry import (
     Medium,
     write_geometry,
 )
-from workloads.direction.grouping import unit_vectors
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+from workloads.direction.grouping import Bool, Float32, Float64, Int64, unit_vectors
 
 # ---- Light.
 
@@ -94,19 +89,11 @@ class Truth:
         return Truth(*(getattr(self, field.name)[events] for field in fields(self)))
 
 
-@dataclass(frozen=True)
-class Light:
-    """Expected photo-electrons in each sensor. float32: ± 1 % for a sensor nearer than 3 m, much less elsewhere."""
+def expected_light(truth: Truth, geometry: Geometry) -> tuple[Float32, Int64, Float32]:
+    """Return the photo-electrons that are expected in each sensor. float32: ± 1 % nearer than 3 m, elsewhere much less.
 
-    track_TS: Float32
-    """Direct light of the tracks alone: (tracks, S)."""
-    track_event_T: Int64
-    """Event of each row of ``track_TS``."""
-    cascade_ES: Float32
-
-
-def expected_light(truth: Truth, geometry: Geometry) -> Light:
-    """Expected light of all events in all sensors."""
+    Direct light of the tracks alone (tracks, S), the event of each of its rows, and light of cascades (E, S).
+    """
     position_S3, medium = geometry.position_S3, geometry.medium
     travel_E3, vertex_E3 = truth.travel_E3.astype(np.float32), truth.vertex_E3.astype(np.float32)
     square_S = (position_S3**2).sum(1)
@@ -117,7 +104,7 @@ def expected_light(truth: Truth, geometry: Geometry) -> Light:
     range2_ES += (vertex_E3**2).sum(1)[:, None]
     np.maximum(range2_ES, 0.01, out=range2_ES)
     tracks_T = np.flatnonzero(truth.is_track_E)
-    return Light(
+    return (
         _track_light(truth.take(truth.is_track_E), along_ES[tracks_T], range2_ES[tracks_T], medium),
         tracks_T,
         _cascade_light(truth, along_ES, range2_ES, medium),
@@ -359,8 +346,8 @@ def record(truth: Truth, array: SimulatedArray, rng: np.random.Generator) -> Sim
 
 def _pulses(truth: Truth, geometry: Geometry, rng: np.random.Generator) -> tuple[Int64, Int64, Float64]:
     """Event, sensor and time after the vertex of each pulse: direct and scattered light, and noise."""
-    expected, medium = expected_light(truth, geometry), geometry.medium
-    num_sensors = len(geometry)
+    track_TS, track_event_T, cascade_ES = expected_light(truth, geometry)
+    num_sensors, medium = len(geometry), geometry.medium
 
     def arrivals(
         event_P: Int64, sensor_P: Int64, direct: Callable[[Truth, Int64, Float32, Medium], tuple[Float64, Float64]]
@@ -368,9 +355,9 @@ def _pulses(truth: Truth, geometry: Geometry, rng: np.random.Generator) -> tuple
         direct_ns_P, path_m_P = direct(truth, event_P, geometry.position_S3[sensor_P], medium)
         return event_P, sensor_P, direct_ns_P + _delays_ns(path_m_P, medium, rng)
 
-    row_P, sensor_P = np.divmod(_draw_cells(expected.track_TS, rng), num_sensors)
-    track = arrivals(expected.track_event_T[row_P], sensor_P, direct_track_light)
-    event_P, sensor_P = np.divmod(_draw_cells(expected.cascade_ES, rng), num_sensors)
+    row_P, sensor_P = np.divmod(_draw_cells(track_TS, rng), num_sensors)
+    track = arrivals(track_event_T[row_P], sensor_P, direct_track_light)
+    event_P, sensor_P = np.divmod(_draw_cells(cascade_ES, rng), num_sensors)
     cascade = arrivals(event_P, sensor_P, direct_cascade_light)
     num_cells = len(truth) * num_sensors
     num_noise = rng.poisson(num_cells * light.NOISE_PER_NS * (NOISE_TO_NS - NOISE_FROM_NS))
@@ -387,7 +374,7 @@ def _draw_cells(expected: Float32, rng: np.random.Generator) -> Int64:
         return np.zeros(0, np.int64)
     drawn = rng.random(rng.poisson(upto[-1]))
     drawn.sort()
-    cells: Int64 = np.searchsorted(upto, drawn * upto[-1], side="right").astype(np.int64)
+    cells: Int64 = np.searchsorted(upto, drawn * upto[-1], side="right")
     return np.minimum(cells, len(upto) - 1)
 
 
@@ -512,11 +499,8 @@ def file_rows(plan: EventsPlan, file_index: int) -> Iterator[EventRows]:
         here_E = kind_E[start : start + ROW_GROUP_EVENTS]
         pieces = [sources[key].take(int(number)) for key, number in enumerate(np.bincount(here_E)) if number]
         events = joined(pieces)
-        if len(pieces) > 1:
-            # Row i is the next event of its kind.
-            place_E = np.empty(len(here_E), np.int64)
-            place_E[np.argsort(here_E, kind="stable")] = np.arange(len(here_E))
-            events = events.take(place_E)
+        if len(pieces) > 1:  # row i is the next event of its kind
+            events = events.take(np.argsort(np.argsort(here_E, kind="stable")))
         event_id_E = first_id + np.arange(start, start + len(here_E), dtype=np.int64)
         yield EventRows(event_id_E, here_E != KINDS.index(NATURAL), events)
 
@@ -564,9 +548,8 @@ def table_of(rows: EventRows) -> pa.Table:
         "sensor": events.sensor_P[:, None],
         "auxiliary": events.auxiliary_P[:, None],
     }
-    nothing = pa.table({})
-    pieces = [RaggedRows(events.counts_E, event_columns, pulse_columns, np.zeros(0, np.int64), nothing)]
-    return to_table(pieces, _STORED)
+    rows_of_all = RaggedRows(events.counts_E, event_columns, pulse_columns, np.zeros(0, np.int64), None)
+    return to_table([rows_of_all], _STORED)
 
 
 # ---- The command.

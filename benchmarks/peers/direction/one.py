@@ -173,7 +173,7 @@ def main() -> None:
     events = predicted(peer, recipe, folder / "held-out", detector, clock)
     report = evaluate(events, bootstraps=BOOTSTRAPS, seed=0)
     finite_E = np.isfinite(events.angle_rad_E)
-    bins = kappa_bins(events.angle_rad_E[finite_E], events.kappa_E[finite_E])
+    *_, ratio_B = kappa_bins(events.angle_rad_E[finite_E], events.kappa_E[finite_E])
     row = {
         **task,
         "recipe": recipe.__dict__,
@@ -189,7 +189,7 @@ def main() -> None:
         "held_out_events": len(events),
         "metrics": {name: metric.value for name, metric in report.metrics.items()},
         "errors": {name: metric.error for name, metric in report.metrics.items()},
-        "kappa_decile_ratios": bins.ratio_B.round(4).tolist(),
+        "kappa_decile_ratios": ratio_B.round(4).tolist(),
         "versions": {name: version_of(name) for name in PACKAGES},
         "loads": loads,
     }

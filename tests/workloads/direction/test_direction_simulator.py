@@ -131,18 +131,18 @@ def natural_truth(num_events: int, seed: int = 0) -> Truth:
 
 def test_every_sensor_gets_the_light_of_the_formulas() -> None:
     events = natural_truth(20)
-    light = expected_light(events, ICECUBE)
+    track_TS, track_event_T, cascade_ES = expected_light(events, ICECUBE)
 
-    assert light.track_event_T.tolist() == np.flatnonzero(events.is_track_E).tolist()
-    assert 5 < len(light.track_TS) < 15
+    assert track_event_T.tolist() == np.flatnonzero(events.is_track_E).tolist()
+    assert 5 < len(track_TS) < 15
     for event in range(20):
         seen_from = POSITION_S3 - events.vertex_E3[event], events.travel_E3[event]
         expected_S = cascade_light(*seen_from, events.energy_gev_E[event], bool(events.is_track_E[event]))
-        np.testing.assert_allclose(light.cascade_ES[event], expected_S, rtol=0.01, atol=1e-7)
-    for row, event in enumerate(light.track_event_T):
+        np.testing.assert_allclose(cascade_ES[event], expected_S, rtol=0.01, atol=1e-7)
+    for row, event in enumerate(track_event_T):
         seen_from = POSITION_S3 - events.vertex_E3[event], events.travel_E3[event]
         expected_S = track_light(*seen_from, events.energy_gev_E[event])
-        wrong_S = ~np.isclose(light.track_TS[row], expected_S, rtol=0.01, atol=1e-7)
+        wrong_S = ~np.isclose(track_TS[row], expected_S, rtol=0.01, atol=1e-7)
         # A sensor at the very end of the cone is in the light or not by the last digit.
         assert wrong_S.sum() <= 2
 

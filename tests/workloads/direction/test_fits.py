@@ -290,7 +290,7 @@ def test_the_line_points_to_the_source_along_the_track() -> None:
     assert angle_deg(plain_lines(pulses)[0].numpy(), -travel_3) < 15
 
 
-def test_events_that_tell_little_or_nonsense_have_finite_fits() -> None:
+def test_events_that_tell_little_much_or_nonsense_have_finite_fits() -> None:
     nothing, one, nonsense = ([], []), ([7], [1e4]), ([1, 2, 3, 4], [0.0, 5.0, 3e38, -3e38])
     one_sensor, one_time = ([7] * 9, np.linspace(0, 900, 9).tolist()), (list(range(9)), [5e3] * 9)
     for auxiliary, pe in ((False, 1), (True, 3e38)):
@@ -299,9 +299,6 @@ def test_events_that_tell_little_or_nonsense_have_finite_fits() -> None:
             assert np.isfinite(list(values.values())).all()
             assert np.linalg.norm(vector(values, "track")) == pytest.approx(1, abs=1e-5)
         assert found[0] == {name: float(name in ("line_z", "track_z")) for name in CLASSICAL_FITS}
-
-
-def test_an_extreme_event_is_fitted() -> None:
     assert torch.isfinite(fits_of(random_pulses([178_000, 3], clean_share=0.4))).all()
 
 

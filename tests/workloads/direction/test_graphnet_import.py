@@ -253,7 +253,7 @@ def test_each_selection_of_nubench_is_imported_from_its_own_table(
     (folder / GEOMETRY_FILE).unlink()
     x, y, z = sensors().position_S3.T
     pq.write_table(pa.table({"dom_x": x, "dom_y": y, "dom_z": z, "dom_time": x}), tmp_path / "sensors.parquet")
-    (tmp_path / "mine.csv").write_text(",event_no\n0,7\n1,21\n")
+    (tmp_path / "mine.csv").write_text("azimuth,zenith,event_no\n1,1,7\n1,1,21\n")
     import_with(folder / "merged" / "merged.db", tmp_path / "mine.csv", tmp_path / "sensors.parquet", tmp_path / "own")
     assert len(read_geometry(tmp_path / "own" / GEOMETRY_FILE)) == len(sensors())
     (tmp_path / "mine.csv").write_text("event_no\n")

@@ -145,11 +145,13 @@ def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Pat
     pq.write_table(pa.table({"event_id": [1]}), folder / "ab.parquet")
     write_events(folder / "ac.parquet", sensor=32_000)
     write_events(folder / "ad.parquet", time_ns=float("nan"))
+    whole = (folder / "a.parquet").read_bytes()
+    (folder / "ae.parquet").write_bytes(whole[:40] + bytes(9) + whole[49:])  # in a page of data
     message = refused(folder, "-o", out)
-    assert "4 of 6 files were not done" in message
+    assert "5 of 7 files were not done" in message
     assert "but the geometry has the sensors 0 to 5459" in message
     assert "event 0: pulses.time_ns is nan; expected finite numbers" in message
-    for name in ("aa", "ab", "ac", "ad"):
+    for name in ("aa", "ab", "ac", "ad", "ae"):
         assert str(folder / f"{name}.parquet") in message
     assert sorted(path.name for path in out.iterdir()) == ["a.parquet", "b.parquet", GEOMETRY_FILE]
 

@@ -36,14 +36,14 @@ def states() -> Tensor:
 
 @pytest.mark.parametrize("medium", [ICE, WATER])
 def test_the_light_of_a_track_and_its_shower_is_that_of_the_simulator(medium: Medium) -> None:
-    made = expected_light(TRUTH, Geometry(GEOMETRY.position_S3, medium))
+    made_track_ES, _, made_shower_ES = expected_light(TRUTH, Geometry(GEOMETRY.position_S3, medium))
     along_ES, rho_ES, *_ = _seen(states(), torch.from_numpy(GEOMETRY.position_S3).T)
     ln_track_ES, ln_shower_ES, range_ES = _ln_light(along_ES, rho_ES, states()[:, 8:].expand_as(rho_ES), medium)
     track_ES, shower_ES = ln_track_ES.exp(), ln_shower_ES.exp()
     end_E1 = torch.tensor([600.0, 750.0, 750.0]).unsqueeze(1)
     origin_ES = (along_ES - rho_ES * medium.cos_cherenkov / medium.sin_cherenkov).abs()
     inside_ES = ((origin_ES - end_E1).abs() > 80) & (rho_ES > 3)  # the ends are soft
-    for found_ES, made_ES in ((track_ES, made.track_TS), (shower_ES, made.cascade_ES)):
+    for found_ES, made_ES in ((track_ES, made_track_ES), (shower_ES, made_shower_ES)):
         assert np.allclose(found_ES[inside_ES], made_ES[inside_ES], rtol=0.02, atol=1e-4)
     # The sum over a few sensors is that over all of them.
     rank_K, weight_K = strata(_STRATA, len(GEOMETRY))

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.errors import BadInputError
-from common.files.local import each_match, files_below, named_inputs
+from common.files.local import each_match, files_below, named_inputs, numbered
 from common.paths import user_path
 from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
@@ -34,7 +34,7 @@ from workloads.base.segments import Segments, segment_max, segment_mean, segment
 from workloads.direction.columns import CLASSICAL_FITS, MOST_NS
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, ICE, Geometry, Medium, read_equal_geometries, read_geometry
-from workloads.direction.light import first_of_events, nearest_distances, reference_times
+from workloads.direction.light import first_of_events, nearest_distances, reference_times, trusted_pulses
 
 # ---- The detector.
 
@@ -129,25 +129,18 @@ def check_same_detector(geometry: Geometry, inputs: Sequence[str]) -> None:
 
 def _beside(inputs: Iterable[str]) -> Iterator[Path]:
     """Geometry files in the folders of the files of local inputs."""
-    for text in named_inputs(inputs):
+    for text in named_inputs(numbered(inputs)):
         local = text.removeprefix("file://")
         if "://" in local:
             continue
         path = user_path(local).absolute()
-        for folder in dict.fromkeys(_folders(path)):
+        if path.is_dir():
+            files = [path / GEOMETRY_FILE, *files_below(path)]
+        else:
+            files = [path] if path.exists() or not glob.has_magic(str(path)) else sorted(each_match(path))
+        for folder in dict.fromkeys(file.parent for file in files):
             if (found := folder / GEOMETRY_FILE).is_file():
                 yield found
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    """Folders of the files of an input."""
-    if path.is_dir():
-        yield path
-        yield from (file.parent for file in files_below(path))
-    elif path.exists() or not glob.has_magic(str(path)):
-        yield path.parent
-    else:
-        yield from (file.parent for file in sorted(each_match(path)))
 
 
 # ---- Input.
@@ -315,7 +308,10 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
     Other sensors count if they are near a clean one in space and time, as light of the same particles is.
     """
     merged, sensors = _merged(events), events.sensors
-    score_T = torch.where(merged.clean_T, -1 - merged.charge_T.log1p(), _causal_distances(events, merged))
+    (auxiliary_A,) = (~merged.clean_T).nonzero(as_tuple=True)
+    places = events.position_T3, merged.time_T, auxiliary_A, merged.clean_T
+    distance_A = nearest_distances(*places, sensors, events.medium)
+    score_T = (-1 - merged.charge_T.log1p()).index_copy(0, auxiliary_A, distance_A)
     (chosen,) = first_of_events(score_T, sensors, max_sensors).nonzero(as_tuple=True)
     counts_E = sensors.counts_E.clamp_max(max_sensors)
     columns = (
@@ -352,25 +348,15 @@ def _merged(events: EventInput) -> _Merged:
     end_T = pulses.starts_E + pulses.counts_E
     hit_T = first_clean_T < end_T
     charge_T, time_T = segment_sum(torch.stack([10**events.log10_charge_P, events.time_P], 1), pulses).unbind(1)
-    has_clean_E = segment_sum(hit_T.float(), sensors) > 0
     return _Merged(
         time_T=events.time_P[torch.where(hit_T, first_clean_T, pulses.starts_E)],
         charge_T=charge_T,
-        clean_T=hit_T | ~has_clean_E[sensors.event_P],
+        clean_T=trusted_pulses(hit_T, sensors),
         auxiliary_T=(~hit_T).float(),
         median_T=events.time_P[pulses.starts_E + (pulses.counts_E - 1) // 2],
         last_T=events.time_P[end_T - 1],
         mean_T=time_T / pulses.counts_E,
     )
-
-
-def _causal_distances(events: EventInput, merged: _Merged) -> Tensor:
-    """Distance of each sensor without a clean pulse from the nearest with one; 0 for those with one. -> (T,)."""
-    (auxiliary_A,) = (~merged.clean_T).nonzero(as_tuple=True)
-    distance_A = nearest_distances(
-        events.position_T3, merged.time_T, auxiliary_A, merged.clean_T, events.sensors, events.medium
-    )
-    return torch.zeros_like(merged.time_T).index_copy_(0, auxiliary_A, distance_A)
 
 
 def _summary(events: EventInput, merged: _Merged) -> Tensor:

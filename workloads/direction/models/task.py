@@ -28,6 +28,7 @@ from workloads.base.optimiser import AveragedWeights, PartGradients, uncompiled
 from workloads.base.step import BaseTask
 from workloads.base.training import Evaluation, Histogram, ModelTraining
 from workloads.direction.columns import CASCADE, DIRECTION, TRACK
+from workloads.direction.grouping import Float64
 from workloads.direction.models import flat, transformer
 from workloads.direction.models.config import CONFIGS, DirectionConfig
 from workloads.direction.models.network import (
@@ -88,8 +89,6 @@ def build_predictor(run: TrainedRun, task_state: dict[str, Any], device: torch.d
     detector = Detector.of(states["detector"]).to(device)
     return TrainedPredictor(network, detector, nullcontext, config.chunk_particles, run)  # float32, on any device
 
-
-Float64 = npt.NDArray[np.float64]
 
 BETAS = (0.9, 0.98)
 """Decay of AdamW's means of the gradient and of its square: usual for attention."""

@@ -176,7 +176,7 @@ class Attention(nn.Module):
         results = []
         for place, rows_GND in enumerate(padding.padded(all_THW.flatten(1))):
             query, key, value = rows_GND.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (G, H, N, W)
-            mask = padding.groups[place].present_GN[:, None, None, :]
+            mask = padding.groups[place][:, None, None, :]
             if self.bias is not None:
                 mask = self.bias(terms[place]).permute(0, 3, 1, 2).masked_fill(~mask, -torch.inf).to(query.dtype)
             result_GHNW = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -210,25 +210,11 @@ def interval_terms(position_T3: Tensor, time_T1: Tensor, padding: Padding) -> li
 
 
 @dataclass(frozen=True)
-class PaddedGroup:
-    """Events of similar length."""
-
-    first_row: int
-    """First row among the padded rows of all groups."""
-    present_GN: Tensor
-    """(G, N) bool: False where padded."""
-
-    @property
-    def num_rows(self) -> int:
-        """Padded rows, G × N."""
-        return self.present_GN.numel()
-
-
-@dataclass(frozen=True)
 class Padding:
     """Places of the sensors in the padded groups; events without sensors are in none."""
 
-    groups: tuple[PaddedGroup, ...]
+    groups: tuple[Tensor, ...]
+    """(G, N) bool of the events of similar length: False where padded."""
     source_R: Tensor
     """(R,) int64: the sensor of a padded row, 0 where padded."""
     present_R1: Tensor
@@ -242,20 +228,17 @@ class Padding:
         device, num_sensors = segments.event_P.device, segments.num_particles
         counts_E = segments.counts_E.cpu()
         on_cpu = device.type == "cpu"
-        groups, sources, first_row = [], [torch.empty(0, dtype=torch.int64, device=device)], 0
+        groups, sources = [], [torch.empty(0, dtype=torch.int64, device=device)]
         for of_group in _groups(counts_E, one=not on_cpu):
             longest = int(counts_E[of_group].max())
             events_G = of_group.to(device)
             inside_N = torch.arange(longest, device=device)
             present_GN = inside_N < segments.counts_E[events_G].unsqueeze(1)
             source_GN = torch.where(present_GN, segments.starts_E[events_G].unsqueeze(1) + inside_N, 0)
-            groups.append(PaddedGroup(first_row, present_GN))
+            groups.append(present_GN)
             sources.append(source_GN.flatten())
-            first_row += present_GN.numel()
         source_R = torch.cat(sources)
-        present_R = torch.cat(
-            [torch.empty(0, dtype=torch.bool, device=device), *(g.present_GN.flatten() for g in groups)]
-        )
+        present_R = torch.cat([torch.empty(0, dtype=torch.bool, device=device), *(of.flatten() for of in groups)])
         rows_T = (
             present_R.nonzero().squeeze(1) if on_cpu else torch.nonzero_static(present_R, size=num_sensors).squeeze(1)
         )
@@ -269,10 +252,8 @@ class Padding:
         Results must not depend on padded rows: their gradient is not propagated.
         """
         padded_RD: Tensor = _Gather.apply(rows_TD, self.source_R, self.place_T, None, self.present_R1)
-        return [
-            padded_RD[group.first_row : group.first_row + group.num_rows].unflatten(0, group.present_GN.shape)
-            for group in self.groups
-        ]
+        parts = padded_RD.split([present_GN.numel() for present_GN in self.groups])
+        return [part.unflatten(0, of.shape) for part, of in zip(parts, self.groups, strict=True)]
 
     def packed(self, groups_GND: Sequence[Tensor]) -> Tensor:
         """Rows of all sensors, in their order. (G, N, D) for each group -> (T, D). There must be a group."""
@@ -405,10 +386,8 @@ class _Refinement(nn.Module):
         self.shifts = nn.Sequential(nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, 5))
         self.sensor_input = two_layers(_NUM_OF_POINT + _NUM_OF_TRACK + 2 * NUM_OF_WAVES, width)
         self.event_input = nn.Linear(4, width)
-        last = self.shifts[-1]
-        assert isinstance(last, nn.Linear)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        for name in ("2.weight", "2.bias"):
+            nn.init.zeros_(self.shifts.get_parameter(name))
 
     def forward(
         self, sensors_TD: Tensor, event_ED: Tensor, sensors: SensorSet, direction_E3: Tensor, kappa_E1: Tensor

@@ -154,7 +154,7 @@ def write_file(config: SimulatorConfig, plan: DatasetPlan, job: tuple[Path, int]
     path.parent.mkdir(parents=True, exist_ok=True)
     tables = _tables(config, plan, file_index)
     counted = ((table, table.num_rows, len(table["muons"].combine_chunks().flatten())) for table in tables)
-    options = {"compression": COMPRESSION, "use_dictionary": False, "write_page_checksum": True}
+    options: dict[str, Any] = {"compression": COMPRESSION, "use_dictionary": False, "write_page_checksum": True}
     schema = SCHEMA
     if config.interactions:
         schema = SCHEMA.with_metadata({PROVENANCE: json.dumps(_provenance(config, plan, file_index))})

@@ -40,7 +40,7 @@ def data_of(geometry: Geometry, folder: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return data_of(GEOMETRY, tmp_path / "data")
+    return data_of(GEOMETRY, tmp_path / "data_1")
 
 
 def found(*inputs: str, configured: str = "") -> Detector:
@@ -48,7 +48,8 @@ def found(*inputs: str, configured: str = "") -> Detector:
 
 
 @pytest.mark.parametrize(
-    "form", ["{}", "{}/events-0.parquet", "{}/*.parquet", "{}/../**/*.parquet", "file://{}", "@{}/list"]
+    "form",
+    ["{}", "{}/events-0.parquet", "{}/../**/*.parquet", "{}/../data_{{0..1}}", "file://{}", "@{}/list"],
 )
 def test_it_lies_beside_the_inputs_however_they_are_named(folder: Path, form: str) -> None:
     (folder / "list").write_text(f"{folder}/events-0.parquet\n")

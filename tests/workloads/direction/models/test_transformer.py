@@ -38,7 +38,7 @@ def test_rows_come_back_in_their_order(counts: list[int]) -> None:
 
 def test_a_long_event_does_not_pad_all_others() -> None:
     counts = [10] * 60 + [1000] * 4
-    rows = sum(group.num_rows for group in Padding.of(segments_of(*counts)).groups)
+    rows = sum(group.numel() for group in Padding.of(segments_of(*counts)).groups)
     assert rows < 0.3 * len(counts) * max(counts)
 
 
