@@ -71,7 +71,7 @@ showers-demo-validation: | $(VENV)/.complete
 	$(BIN)/icestream simulate $@.part --preset sibyll --events 40000 --files 8 --showers 4 --seed 2
 	mv $@.part $@
 
-# The other workload: neutrino directions in a toy detector, on both cores at most six minutes; ends with its report.
+# The other workload: neutrino directions in a toy detector, six to seven minutes on two cores; ends with its report.
 run-direction: $(VENV)/.complete direction-demo direction-demo-validation  ## the same for neutrino directions
 	$(BIN)/icestream run -i direction-demo --run-dir runs/direction-demo -c configs/direction-demo.toml
 	$(BIN)/icestream evaluate runs/direction-demo -i direction-demo-validation --simulated

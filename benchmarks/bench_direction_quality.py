@@ -33,13 +33,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING_SEED, HELD_OUT_SEED = 5001, 6001
-"""Seeds of the simulator. Trials of settings have used others only (900 to 999)."""
+"""Seeds of the simulator. Trials of settings have used others only."""
 RECIPES = {
     "sets": ("direction.toml", 5400, "sets"),
     "transformer": ("direction-transformer.toml", 1870, "transformer"),
     "flat": ("direction-transformer.toml", 2350, "transformer"),
 }
-"""Configuration, steps that take 480 s, and section of the settings. Warm-up: a 25th of the steps."""
+"""Configuration, its steps (480 to 570 s), and section of the settings. Warm-up: a 25th of the steps."""
 METRICS = (
     *("angle_mean_deg", "angle_median_deg", "angle_68_deg", "track_angle_mean_deg", "cascade_angle_mean_deg"),
     "kappa_pull_mean",
@@ -142,6 +142,7 @@ def result(folder: Path, model: str, seed: int, part: float) -> dict[str, Any]:
         "seed": seed,
         "trainer_cpu_s": round(spent_s, 1),
         "steps": summary["steps"],
+        "events_trained": summary["events_trained"],
         "events_per_cpu_s": round(summary["events_trained"] / spent_s),
         "metrics": metrics,
     }

@@ -102,4 +102,4 @@ def test_the_table_has_medians_over_seeds_and_our_models_below(tmp_path: Path) -
     three = "12.00 (10.00-14.00)"
     assert peer.startswith(f"| dynedge | 1,381,395 | 1, 2, 3 | {three} / {three} / {three} | ")
     assert "| 2.00 | 0.80 to 1.14 | - | 480 | - | - |" in peer
-    assert flat.startswith("| `flat`, icestream | - | 1 | 9.00 / 9.00 / 9.00 | ")
+    assert flat.startswith("| `flat` | - | 1 | 9.00 / 9.00 / 9.00 | ")

@@ -1,4 +1,4 @@
-"""GraphNeT's models, detector, graphs, task and loss, put together as in its examples; ParticleNet as published.
+"""GraphNeT's models, detector, graphs, task and loss, put together; ParticleNet as published.
 
 The graph of a whole batch is made at once: GraphNeT's own loaders do the same event by event, in worker processes.
 """

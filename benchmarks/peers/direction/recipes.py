@@ -53,7 +53,7 @@ RECIPES = {
         },
         stretch=_LIGHT,
     ),
-    "deepice": Recipe("DeepIce", "published (B, heads of 32)", most_pulses=192, parts=4),
+    "deepice": Recipe("DeepIce", "GraphNeT's own (width 384, 12 + 4 blocks)", most_pulses=192, parts=4),
     "deepice-small": Recipe(
         "DeepIce",
         "width 64, 1 + 3 blocks",

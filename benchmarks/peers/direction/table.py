@@ -25,7 +25,7 @@ def rows_in(folder: Path) -> list[Row]:
 def rows_of_ours(output: Path) -> list[Row]:
     """Return the rows of benchmarks.bench_direction_quality: the last line of what it prints."""
     results = json.loads(output.read_text().strip().splitlines()[-1])["results"]
-    return [row | {"name": f"`{row['model']}`, icestream"} for row in results]
+    return [row | {"name": f"`{row['model']}`"} for row in results]
 
 
 def table(rows: Iterable[Row]) -> str:
