@@ -43,6 +43,8 @@ _STORED = DIRECTION.with_all_stored()
 _FITS = "classical_fits"
 _STAMP = b"icestream.seeds"
 """Key of the note in an output that says from what it was made."""
+_VERSION = 3
+"""Version of the fits, to be raised when those of the same pulses change."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ def is_done(job: FitsJob) -> bool:
     check_file(job.target)
     if (pq.read_metadata(job.target).metadata or {}).get(_STAMP) != _stamp(job):
         raise BadInputError(
-            f"{job.target} exists, and was not made from {job.source} as it is: choose another folder, or overwrite it "
-            "with --force"
+            f"{job.target} exists, and was not made from {job.source} as it is by this version: choose another folder, "
+            "or overwrite it with --force"
         )
     return True
 
@@ -103,7 +105,7 @@ def _stamp(job: FitsJob) -> bytes:
         digest = footer_digest(job.source)
     sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
     medium = "" if job.geometry.medium == ICE else f" in {job.geometry.medium}"
-    return f"{digest} with sensors {sensors}{medium}".encode()
+    return f"fits {_VERSION} of {digest} with sensors {sensors}{medium}".encode()
 
 
 def _with_fits(source: pq.ParquetFile, schema: pa.Schema, job: FitsJob) -> Iterator[tuple[pa.Table, int, int]]:

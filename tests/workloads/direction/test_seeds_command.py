@@ -66,7 +66,7 @@ def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> 
         assert expected.any(1).all()
 
 
-def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
+def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     done(folder / "a.parquet", "-o", out)
     before = (out / "a.parquet").stat().st_mtime_ns
@@ -74,6 +74,8 @@ def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
     for told in (f"{out / 'a.parquet'} is there: skipped", "5 events", "1 were there"):
         assert told in output
     assert (out / "a.parquet").stat().st_mtime_ns == before
+    monkeypatch.setattr("workloads.direction.seeds._VERSION", -1)
+    assert "as it is by this version: choose" in refused(folder, "-o", out)
     assert "10 events" in done(folder, "-o", out, "--force")
     assert (out / "a.parquet").stat().st_mtime_ns > before
 
@@ -92,10 +94,6 @@ def refused(*arguments: str | Path) -> str:
     result = run(*arguments)
     assert isinstance(result.exception, BadInputError), result.output
     return f"{result.output}{result.exception}"
-
-
-def test_the_inputs_are_never_replaced(folder: Path) -> None:
-    assert "would be replaced by itself: name another folder with -o" in refused(folder, "-o", folder)
 
 
 def test_a_folder_without_a_table_of_sensors_needs_one_by_name(folder: Path, tmp_path: Path) -> None:
@@ -132,7 +130,8 @@ def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(fold
     assert "1 were there" in done(out / "a.parquet", "-o", tmp_path / "again")
 
 
-def test_an_output_folder_inside_the_input_is_no_input(folder: Path) -> None:
+def test_an_output_is_no_input_and_no_input_is_replaced(folder: Path) -> None:
+    assert "would be replaced by itself: name another folder with -o" in refused(folder, "-o", folder)
     done(folder, "-o", folder / "out")
     again = done(folder, "-o", folder / "out")
     assert "0 events" in again
