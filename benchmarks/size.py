@@ -26,7 +26,7 @@ DENSITY = (0.55, 0.7)
 
 # Of each count: the limit that `make lint` holds, and the goal that the limit falls to.
 LIMITS = {
-    "product lines": (52_450, 46_000),
+    "product lines": (52_350, 46_000),
     "product files": (207, 207),
     "test lines": (47_800, 42_000),
     "settings": (105, 105),
