@@ -157,13 +157,13 @@ def write_tables(
     """
     num_events = num_particles = 0
     part = part or path.with_name(path.name + ".part")
-    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=part):
-        with pq.ParquetWriter(part, schema, **options) as writer:
+    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=part) as opened:
+        with pq.ParquetWriter(opened, schema, **options) as writer:
             for table, events, particles in tables:
                 writer.write_table(table, row_group_size=most_rows)
                 num_events += events
                 num_particles += particles
-        return Written(1, num_events, num_particles, part.stat().st_size)
+        return Written(1, num_events, num_particles, opened.stat().st_size)
 
 
 def simulate_shown(out: Path, particles: str, write: Callable[[], Written]) -> None:

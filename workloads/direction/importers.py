@@ -298,18 +298,19 @@ def kind_of(path: Path) -> int | None:
     names = _names_in(path)
     if EVENT in names:
         if path.suffix == ".csv":
-            return _SELECTION
+            return _SELECTION if pulse_names(names) is None else None
         if truth_names(names) is not None:
             return _TRUTH
         if pulse_names(names) is not None:
             return _PULSES
         # Beside an index at most, so that files of other kinds of data are not taken for one.
         return _SELECTION if len(names) <= 2 else None
-    if path.suffix != ".parquet" or not names:
+    if path.suffix == ".csv":
         return None
     if any(set(position) <= set(names) for position in _POSITIONS[:2]):
         return _SENSORS
-    return None if isinstance(_structs(pq.read_schema(path)), str) else _NESTED
+    is_nested = path.suffix == ".parquet" and names and not isinstance(_structs(pq.read_schema(path)), str)
+    return _NESTED if is_nested else None
 
 
 def _names_in(path: Path) -> list[str]:

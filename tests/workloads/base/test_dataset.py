@@ -16,7 +16,6 @@ def prepare(out: Path, *, overwrite: bool) -> None:
 @pytest.mark.parametrize(("total", "num_files"), [(10, 3), (2, 5), (0, 2), (9, 9)])
 def test_shares_are_equal_but_for_a_remainder_and_nothing_is_lost(total: int, num_files: int) -> None:
     shares = [share(total, num_files, index) for index in range(num_files)]
-
     assert sum(shares) == total
     assert shares == sorted(shares, reverse=True)
     assert max(shares) - min(shares) <= 1

@@ -76,8 +76,11 @@ def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path, monkeypa
     assert (out / "a.parquet").stat().st_mtime_ns == before
     monkeypatch.setattr("workloads.direction.seeds._VERSION", -1)
     assert "as it is by this version: choose" in refused(folder, "-o", out)
+    made, places = pq.ParquetWriter, []
+    monkeypatch.setattr(pq, "ParquetWriter", lambda at, *rest, **more: places.append(at) or made(at, *rest, **more))
     assert "10 events" in done(folder, "-o", out, "--force")
     assert (out / "a.parquet").stat().st_mtime_ns > before
+    assert [place.parent.name for place in places] == ["fd", "fd"], "a name may be a link a moment later"
 
 
 @pytest.mark.process
@@ -157,5 +160,4 @@ def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Pat
 
 def test_an_input_without_files_is_named(tmp_path: Path) -> None:
     assert "no such file, or no data file in it" in refused(tmp_path / "none", "-o", tmp_path / "out")
-    remote = "pelican://osg/a.parquet"
-    assert f"{remote}: not a local file" in refused(remote, "-o", tmp_path / "out")
+    assert "//osg/a.parquet: not a local file" in refused("pelican://osg/a.parquet", "-o", tmp_path / "out")
