@@ -31,8 +31,9 @@ UNKNOWN, CASCADE, TRACK = -1, 0, 1
 """Values of the column `topology`."""
 
 MOST_NS = float(1 << 23)
-"""Largest time, or earliest, of a pulse that float32 holds to half a nanosecond: eight milliseconds. What fits and
-networks see of times (from the event's) and charges (photo-electrons) is bounded by it, too: all stays finite."""
+"""Largest time, or earliest, of a pulse that float32 holds to half a nanosecond: eight milliseconds."""
+MOST_CHARGE_PE = 1e7
+"""Largest charge that fits and networks see; of times, those within ± MOST_NS. What they make of it is finite."""
 
 _TWO_PI, _PI = 6.2831860, 3.1415930
 """2π and π, rounded up to a number that float32 can't exceed by rounding an allowed angle."""

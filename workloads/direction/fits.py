@@ -44,7 +44,7 @@ from workloads.base.batch import runs_of_events
 from workloads.base.segments import Segments, segment_sum, spread
 from workloads.direction import tracks
 from workloads.direction.cascades import MOST_PULSES, cascade_posteriors, sphere
-from workloads.direction.columns import CLASSICAL_FITS, MOST_NS
+from workloads.direction.columns import CLASSICAL_FITS, MOST_CHARGE_PE, MOST_NS
 from workloads.direction.geometry import Geometry, Medium
 from workloads.direction.light import (
     NEAREST_M,
@@ -261,7 +261,7 @@ def classical_fits(
         pulses = EventPulses(
             torch.from_numpy(geometry.position_S3[sensor_P[own]]),
             (time - reference_E[segments.event_P]).clamp_(-MOST_NS, MOST_NS),
-            torch.from_numpy(charge_P[own].copy()).clamp_(max=MOST_NS),
+            torch.from_numpy(charge_P[own].copy()).clamp_(max=MOST_CHARGE_PE),
             clean,
             segments,
             geometry,

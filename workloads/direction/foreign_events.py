@@ -232,8 +232,7 @@ class PulseNames:
 
 
 Window = tuple[PlaceInFile, dict[str, Array], dict[str, Numbers]]
-"""Consecutive whole events: place and number of their pulses, columns of the events, and those of the pulses, (P,), of
-PulseNames.kinds."""
+"""Consecutive whole events: place and number of their pulses, columns of the events, and of the pulses, (P,) each."""
 
 
 @dataclass(frozen=True)

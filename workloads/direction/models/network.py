@@ -31,7 +31,7 @@ from common.paths import user_path
 from workloads.base.batch import Microbatch
 from workloads.base.device import most_particles
 from workloads.base.segments import Segments, segment_max, segment_mean, segment_sum, spread, wide
-from workloads.direction.columns import CLASSICAL_FITS, MOST_NS
+from workloads.direction.columns import CLASSICAL_FITS, MOST_CHARGE_PE, MOST_NS
 from workloads.direction.fits import classical_fits
 from workloads.direction.geometry import GEOMETRY_FILE, ICE, Geometry, Medium, read_equal_geometries, read_geometry
 from workloads.direction.light import first_of_events, nearest_distances, reference_times, trusted_pulses
@@ -213,7 +213,7 @@ class EventInput:
         shift_F, factor_F = detector.fits_2F
         return cls(
             time_P=time_P.clamp(-MOST_NS, MOST_NS) * detector.scale,
-            log10_charge_P=charge_P.clamp(_MIN_CHARGE_PE, MOST_NS).log10(),
+            log10_charge_P=charge_P.clamp(_MIN_CHARGE_PE, MOST_CHARGE_PE).log10(),
             auxiliary_P=~clean_P,
             pulses=Segments(opened_P1[1:] - 1, counts_T, first_T, counts_T, of_event.particles_P),
             position_T3=detector.seen_S3.index_select(0, sensor_P[first_T].long()),
